@@ -54,8 +54,8 @@ impl Holder {
     }
 }
 
-/// Divides a demand. Returns the bytes that each process gives. The sum is the demand, or all lendable bytes if there
-/// are fewer.
+/// Divides a demand. Returns the bytes that each process gives. The sum is the demand, or all lendable bytes if these
+/// are less than the demand.
 #[must_use]
 pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     let sum = |level: u64| holders.iter().map(|holder| u128::from(holder.gives(level))).sum::<u128>();

@@ -1,7 +1,7 @@
 //! The membership of a process at the broker.
 //!
-//! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until a message of the
-//! broker arrives. Without a broker, the thread tries to connect every half second.
+//! Owns: the thread that answers the broker, and the lender that asks the broker. The thread sleeps until a message of
+//! the broker arrives. Without a broker, the thread tries to connect every half second.
 
 use crate::error::BrokerError;
 use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// The time limit for immediate answers of the broker, and for sending a line.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for the answer to a demand. The broker asks the others in up to three rounds (`ROUNDS`) of at most
-/// two seconds each (`GIVE`). A demand may also wait behind earlier demands.
+/// two seconds each (`GIVE`). A demand may also wait for earlier demands.
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
 /// The time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -98,8 +98,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns the link; `None` in a forked child. There the thread that may have held the lock at the fork does not
-    /// exist.
+    /// Returns the link; `None` in a forked child. In the child, the thread that may have held the lock at the fork
+    /// does not exist.
     fn link(&self) -> Option<MutexGuard<'_, Link>> {
         self.owner.is_here().then(|| self.link.lock())
     }
@@ -204,8 +204,8 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     }
 }
 
-/// Connects and sends the terms. Returns the connection, this process's number at the broker, and the bytes read beyond
-/// it.
+/// Connects and sends the terms. Returns the connection, this process's number at the broker, and the bytes read after
+/// the broker's answer.
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     let stream = connect(&terms.socket, PATIENCE)?;
     let Terms { device, guarantee, .. } = terms.clone();

@@ -209,7 +209,7 @@ fn listen_to(id: u64, connection: &mut Connection, room: &mut Room, now: Instant
     }
 }
 
-/// Handles all due work and sends all that can be sent, until both are done.
+/// Handles all due work and sends all that can be sent, until no work is due and no more can be sent.
 fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
     loop {
         let now = Instant::now();

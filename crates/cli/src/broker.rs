@@ -102,7 +102,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
         members.iter().for_each(|member| table.add(member, 0));
         return Output::new(color, None)?.table(&table);
     }
-    // Signals come first, so that none leaves a socket behind.
+    // The handling of signals begins before the socket is made, so that no signal leaves a socket behind.
     let stop = signals().map_err(BrokerError::Thread)?;
     raise_descriptors();
     let broker = Broker::bind(&socket)?;

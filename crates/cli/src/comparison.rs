@@ -42,7 +42,7 @@ impl Comparison {
     }
 
     /// Returns the verdict in two sentences: how much memory a strategy saves compared with another, and how much time
-    /// it takes in the driver. Returns `None` for a single strategy.
+    /// the strategy takes in the driver. Returns `None` for a single strategy.
     pub(crate) fn in_words(&self) -> Option<String> {
         let [first, _, ..] = self.strategies.as_slice() else { return None };
         let asked = |kind: &StrategyKind| self.strategies.contains(kind);
@@ -88,8 +88,8 @@ impl Comparison {
         Some(text + ".")
     }
 
-    /// Returns a sentence that says how much `theirs` holds compared with `ours`, and how many times as long it is in
-    /// the driver.
+    /// Returns a sentence that says how much `theirs` holds compared with `ours`, and how many times as long it spends
+    /// in the driver.
     fn price(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let beside = |kind: &'static str| {

@@ -42,6 +42,7 @@ impl Inputs {
 
     /// Processes each input. A broken input is reported and left out.
     ///
+    /// # Errors
     /// The error of the only input, or an error that no input caused.
     pub(crate) fn each<'i, T>(
         &mut self,

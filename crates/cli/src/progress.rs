@@ -8,8 +8,8 @@ pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     pub(crate) fn new(what: String) -> Self {
-        // Draws no bar if standard error is no terminal. The length is not known yet, and a length of 0 would show as
-        // done.
+        // The target draws no bar if standard error is no terminal. The length is not known yet, and a length of 0
+        // would show as done.
         let bar = ProgressBar::with_draw_target(Some(u64::MAX), ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{msg:30!} {bar:30} {percent:>3}% {eta:>4}") {
             bar.set_style(style);

@@ -165,8 +165,8 @@ impl<'a> SideBySide<'a> {
         }
     }
 
-    /// Returns the line about memory reserved beyond the live bytes, if there was any: the job has no use for it or,
-    /// where the CPU runs ahead, another stream may still read it.
+    /// Returns the line about memory reserved beyond the live bytes, if there was any: the job has no use for this
+    /// memory or, where the CPU runs ahead, another stream may still read the memory.
     fn of_no_use(&self) -> Option<&'static str> {
         let is_behind = self.args.lag > 0 || self.args.device().is_real();
         self.is_above_live.then_some(match is_behind {

@@ -12,7 +12,8 @@ use seamalloc_trace::{Trace, TraceError, make_refused, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Returns the traces of all files and names. If one of several cannot be read, it is reported and left out.
+/// Returns the traces of all files and names. If one of several inputs cannot be read, this input is reported and left
+/// out.
 pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| load(path, generate))

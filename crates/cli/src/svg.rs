@@ -31,6 +31,7 @@ pub(crate) struct Svg {
 impl Svg {
     /// Makes a picture of this command line. Further lines are added later.
     ///
+    /// # Errors
     /// The file cannot be written. An existing file stays until the picture is saved.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
         check_writable(path)?;
@@ -45,6 +46,7 @@ impl Svg {
 
     /// Writes the file.
     ///
+    /// # Errors
     /// The file cannot be written.
     pub(crate) fn save(&self) -> Result<(), Failure> {
         let term = Term::new().palette(PALETTE).fg_color(FOREGROUND.into()).bg_color(BACKGROUND.into());

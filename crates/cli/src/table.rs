@@ -78,7 +78,7 @@ impl<R> Table<R> {
         self.add_cells(run.into_iter().chain([Cell::Failed(why.to_owned())]), repeated);
     }
 
-    /// Adds a row with these cells. Cells behind them are empty.
+    /// Adds a row with these cells. Cells after these are empty.
     pub(crate) fn add_cells(&mut self, cells: impl IntoIterator<Item = Cell>, repeated: usize) {
         self.table.add_row(with_repeated(cells.into_iter(), repeated));
     }

@@ -63,7 +63,7 @@ impl CallStats {
     }
 
     /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Calls that
-    /// concern contents or the driver's pools are left out if none was made.
+    /// concern contents or the driver's pools are left out if no such call was made.
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
         let is_of_few = |call: Call| call.is_of_contents() || call.is_of_pools();
         let shown =

@@ -125,7 +125,7 @@ calls! {
     CopyOut = "copy_out", "cuMemcpyDtoHAsync";
     /// `cuMemcpyHtoDAsync` from page-locked memory, without a wait of the CPU
     CopyIn = "copy_in", "cuMemcpyHtoDAsync";
-    /// `cuEventSynchronize` behind the copies of page-locked memory
+    /// `cuEventSynchronize` after the copies of page-locked memory
     HostWait = "host_wait", "cuEventSynchronize";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
@@ -196,8 +196,8 @@ impl Call {
         )
     }
 
-    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps one: the calls of virtual memory
-    /// management that a device without it refuses, and that wait for no stream.
+    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps a chunk: the calls of virtual
+    /// memory management, which a device without this feature refuses, and that wait for no stream.
     #[must_use]
     pub const fn is_of_virtual_memory(self) -> bool {
         matches!(
@@ -269,7 +269,7 @@ statuses! {
     NO_DEVICE = 100, "CUDA_ERROR_NO_DEVICE";
     /// No GPU has this ordinal.
     INVALID_DEVICE = 101, "CUDA_ERROR_INVALID_DEVICE";
-    /// No context is current on this thread, or it was destroyed.
+    /// No context is current on this thread, or the current context was destroyed.
     INVALID_CONTEXT = 201, "CUDA_ERROR_INVALID_CONTEXT";
     /// The device's memory has an error that could not be corrected; the context is lost.
     ECC_UNCORRECTABLE = 214, "CUDA_ERROR_ECC_UNCORRECTABLE";
@@ -285,7 +285,7 @@ statuses! {
     ILLEGAL_ADDRESS = 700, "CUDA_ERROR_ILLEGAL_ADDRESS";
     /// A kernel ran for longer than the system allows; the context is lost.
     LAUNCH_TIMEOUT = 702, "CUDA_ERROR_LAUNCH_TIMEOUT";
-    /// The other device can use plain memory of this one already.
+    /// The other device can use plain memory of this device already.
     PEER_ACCESS_ALREADY_ENABLED = 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED";
     /// The context was destroyed (`cudaDeviceReset`).
     CONTEXT_IS_DESTROYED = 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED";

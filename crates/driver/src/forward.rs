@@ -13,7 +13,7 @@ use super::error::{Call, DriverResult};
 use crate::ids::{EventId, Handle, HostBuffer, MemoryPool, StreamId};
 
 /// Defines the trait [`ForwardingDriver`], and implements the driver's traits for every type that implements
-/// [`ForwardingDriver`], from a list of methods by trait. Each method in `calls` makes a driver call, and stands there
+/// [`ForwardingDriver`], from a list of methods by trait. Each method in `calls` makes a driver call, and is listed
 /// with its [`Call`] and the type that it returns in a [`DriverResult`]. Methods in `answers` make no driver call.
 macro_rules! forward {
     ($(
@@ -24,10 +24,11 @@ macro_rules! forward {
     )*) => {
         /// A layer over a driver: a method that the layer does not write itself goes to the driver below, unchanged.
         ///
-        /// A layer writes [`inner`](Self::inner) and the methods that differ, which makes it a [`Driver`]. To do
-        /// something at every call, it writes [`make_call`](Self::make_call). The methods have the names of the
-        /// contract's traits, so this trait should be in scope only where a layer is written. Name the trait there:
-        /// `self.inner().malloc(size)` calls the driver below, `PlainMemory::malloc(self, size)` the layer.
+        /// A layer writes [`inner`](Self::inner) and the methods that differ, which makes the layer a [`Driver`]. To do
+        /// something at every call, a layer writes [`make_call`](Self::make_call). The methods have the names of the
+        /// contract's traits, so this trait should be in scope only where a layer is written. In the code of a layer,
+        /// name the trait: `self.inner().malloc(size)` calls the driver below, `PlainMemory::malloc(self, size)` the
+        /// layer.
         ///
         /// ```
         /// use seamalloc::driver::sim::{SimConfig, SimGpu};

@@ -20,7 +20,7 @@ struct Groups {
 }
 
 /// Version 1, whose groups have a folder for each controller, and version 2, with one folder for all. A machine may
-/// have both; then one of them controls the memory.
+/// have both versions; one of the versions then controls the memory.
 const GROUPS: [Groups; 2] = [
     Groups {
         folder: "/sys/fs/cgroup/memory",
@@ -38,9 +38,9 @@ const GROUPS: [Groups; 2] = [
     },
 ];
 
-/// Returns the total host memory, and the bytes that programs could still take of it, as the kernel estimates them. A
-/// control group with a limit, of either version, bounds both. Returns `None` if the system does not report these
-/// figures.
+/// Returns the total host memory, and the bytes of it that programs could still take, as the kernel estimates them. A
+/// control group with a limit, of either version, bounds the total and these bytes. Returns `None` if the system does
+/// not report these figures.
 pub fn memory() -> Option<MemoryInfo> {
     let machine = read(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

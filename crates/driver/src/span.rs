@@ -19,7 +19,7 @@ impl Span {
         Self { start, size: end - start }
     }
 
-    /// Returns the first byte behind the span.
+    /// Returns the first byte after the span.
     #[inline]
     pub const fn end(&self) -> u64 {
         self.start + self.size

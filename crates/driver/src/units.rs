@@ -26,7 +26,7 @@ const UNITS: [(&str, u64); 14] = [
     ("tb", 1_000_000_000_000),
 ];
 
-/// Digits after the point that are read; more cannot matter for any size below 2^64 in a decimal unit.
+/// Digits after the point that are read; more digits cannot matter for any size below 2^64 in a decimal unit.
 const MAX_FRACTION_DIGITS: usize = 18;
 
 /// A text that is not a size.
@@ -35,7 +35,7 @@ const MAX_FRACTION_DIGITS: usize = 18;
 pub struct ParseBytesError {
     /// The text as given.
     pub text: String,
-    /// The problem with it.
+    /// The problem with the text.
     pub problem: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! Graphs with costs: operators, the tensors that they read and make, and the program's order.
 //!
 //! Owns: the checked graph, its builder, and its errors. A storage is memory that one tensor made. Other tensors may be
-//! views of it (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of
+//! views of this storage (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of
 //! uwsampl/dtr-prototype).
 
 use std::fmt;
@@ -87,7 +87,7 @@ pub struct Tensor {
     pub storage: StorageId,
     /// The operator that makes the tensor.
     pub maker: OperatorId,
-    /// Whether the tensor is a view of an input of that operator.
+    /// Whether the tensor is a view of an input of `maker`.
     pub is_alias: bool,
 }
 
@@ -307,7 +307,8 @@ impl GraphBuilder {
     /// each output.
     ///
     /// # Errors
-    /// [`GraphError`]: an input was released, a figure is too large, a view is of no input.
+    /// [`GraphError`]: an input was released, a figure is too large, or an output is a view of an input that does not
+    /// exist.
     pub fn operator(
         &mut self,
         name: &str,

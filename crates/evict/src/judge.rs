@@ -92,7 +92,7 @@ impl Below {
     }
 }
 
-/// The error of a part of the peak that is no budget.
+/// The error of a part of the peak from which no budget can be computed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BudgetError {
     /// The part is zero, negative, or not a number.
@@ -109,7 +109,7 @@ pub enum JudgeError {
     /// The budget is invalid.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The error of a part of the peak that gives no valid budget.
+    /// The memory cannot be made with the budget.
     #[error(transparent)]
     Memory(#[from] LiveError),
     /// The run failed for another reason than too little memory.
@@ -141,8 +141,10 @@ pub fn budget(peak: u64, part: f64) -> Result<u64, BudgetError> {
     Ok((bytes / GRANULE * GRANULE).max(GRANULE))
 }
 
-/// Runs a program with a part of its peak as the budget, and returns the figures. `peak` is the result of [`peak`].
+/// Runs a program with a part of the program's peak as the budget, and returns the figures. `peak` is the result of
+/// [`peak`].
 ///
+/// # Errors
 /// [`JudgeError`]. Running out of memory is a figure, not an error.
 pub fn judge(
     graph: &Graph,
@@ -261,7 +263,7 @@ impl EvictReport {
         }
     }
 
-    /// Returns the average number of bytes that were unused at refusals although they were enough.
+    /// Returns the average number of unused bytes at refusals at which the unused bytes would have been enough.
     fn unusable(&self) -> u64 {
         self.outcome.unusable_bytes.checked_div(self.outcome.fragmented_refusals).unwrap_or(0)
     }

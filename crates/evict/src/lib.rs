@@ -1,10 +1,10 @@
 //! Eviction schemes of dynamic tensor rematerialisation, judged together with the allocator below them.
 //!
 //! A program whose tensors do not fit evicts some tensors, and recomputes them when they are read. A scheme chooses the
-//! tensors. Some schemes of the literature count bytes, as if any free bytes could serve any request. Others look for
-//! neighbours in memory, since only contiguous bytes can serve a request. Here a scheme runs against an allocator: a
-//! tensor is evicted when the allocator refuses a request, and the eviction helps if the allocator then serves the
-//! request.
+//! tensors to evict. Some schemes of the literature count bytes, as if any free bytes could serve any request. Other
+//! schemes look for tensors that are neighbours in memory, since only contiguous bytes can serve a request. Here a
+//! scheme runs against an allocator: a tensor is evicted when the allocator refuses a request, and the eviction helps
+//! if the allocator then serves the request.
 //!
 //! ```text
 //! graph, read, generate   programs with costs: checked, from files, generated

@@ -4,9 +4,9 @@
 //! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype.
 //! An operator's inputs are locked while it runs, and evicted inputs are recomputed before it, depth first. An operator
 //! makes all of its outputs, and outputs that already exist are dropped at once. Tensors that the program releases
-//! leave memory at once, and can be recomputed for other tensors. Two rules differ. The memory itself refuses requests,
-//! also because of fragmentation, and each output is a separate request. An operator that overwrites an input takes the
-//! input's memory if the scheme asks for this.
+//! leave memory at once, and can be recomputed for other tensors. Two rules differ from simrd's. The memory itself
+//! refuses requests, also because of fragmentation, and each output is a separate request. An operator that overwrites
+//! an input takes the input's memory if the scheme asks for this.
 
 use crate::graph::{Graph, OperatorId, Step, StorageId, TensorId};
 use crate::memory::{End, Memory};
@@ -26,7 +26,7 @@ pub struct Outcome {
     pub time: u64,
     /// The number of operators run, repetitions included.
     pub operators_run: u64,
-    /// Evictions to make room.
+    /// The number of evictions to make room.
     pub evictions: u64,
     /// Bytes freed by these evictions.
     pub evicted_bytes: u64,
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub peak_live: u64,
 }
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// No tensor was left to evict.
@@ -66,8 +66,8 @@ pub enum RunError {
     /// The allocator failed for another reason than a refusal.
     #[error(transparent)]
     Allocator(#[from] seamalloc::Error),
-    /// An operator ran on other contents than the first time, or the scheme chose a tensor that cannot be evicted.
-    /// Please report this error.
+    /// An operator ran on other contents of its inputs than the first time, or the scheme chose a tensor that cannot be
+    /// evicted. Please report this error.
     #[error("internal error in seamalloc-evict: {0}")]
     Internal(&'static str),
 }
@@ -90,7 +90,8 @@ const fn internal(what: &'static str) -> Halt {
 
 /// Runs a program. A hash of each tensor's inputs tracks its contents.
 ///
-/// [`RunError`]. Running out of memory is an [`Outcome`].
+/// # Errors
+/// [`RunError`]. Running out of memory is no error but an [`Outcome`].
 pub fn run(graph: &Graph, memory: &mut dyn Memory, scheme: &mut dyn Scheme) -> Result<Outcome, RunError> {
     let mut runtime = Runtime {
         graph,
@@ -404,7 +405,7 @@ impl Runtime<'_> {
     }
 
     /// Returns the address of the input that this output overwrites. Returns `None` unless no other reference to the
-    /// input remains, the program releases the input behind the operator, and the input can be recomputed.
+    /// input remains, the program releases the input after the operator, and the input can be recomputed.
     fn take_over(&mut self, frame: &Frame, place: usize, step: usize) -> Option<u64> {
         if !self.scheme.works_in_place() {
             return None;

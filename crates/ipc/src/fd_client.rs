@@ -87,7 +87,7 @@ impl Conversation {
             set_socket_timeout(&self.socket, timeout, Some(left.max(SHORTEST)))?;
             match call(&self.socket) {
                 Err(Errno::INTR) => {}
-                // The time is over; or the system is not Linux itself, and waits less than the timeout.
+                // The time is over, or the system only imitates Linux and has waited for less than the timeout.
                 Err(Errno::AGAIN) => thread::sleep(SHORTEST),
                 done => return Ok(done?),
             }

@@ -7,8 +7,9 @@
 //! and drops a client after a time. So a client that sends nothing, or does not take its answers, delays no other
 //! client, and holds only its connection.
 //!
-//! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers,
-//! and Ubuntu's default for processes that are not parent and child, deny it. A socket does not need that right.
+//! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace that process:
+//! containers, and Ubuntu's default for processes that are not parent and child, deny this right. A socket does not
+//! need that right.
 
 use super::error::{IpcError, NotDone};
 use super::fd_protocol::admit;
@@ -32,8 +33,8 @@ const TARGET: &str = "seamalloc::ipc";
 /// Clients that are served at once. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
 /// The time in which a client must prove that it has a handle while others wait. Clients send the proof as soon as they
-/// are connected. At this pace a queue full of clients that never send it (4096, Linux's default) is worked off in 6.4
-/// s, before the clients behind them give up.
+/// are connected. At this pace a queue full of clients that never send the proof (4096, Linux's default) is worked off
+/// in 6.4 s, before clients that came later give up.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The pause in which no new client is served after a connection could not be taken, probably because of too many open
 /// files.

@@ -22,7 +22,7 @@ const PLAIN: [u8; 4] = [2, 0, 0, 0];
 pub struct IpcHandle {
     /// The bytes that name the memory of the allocation, to be sent unchanged: some dozens of bytes, and 16 more for
     /// each chunk. The same memory has the same bytes every time while one of its allocations stays shared, so that a
-    /// receiver can recognize it.
+    /// receiver can recognize the memory.
     pub handle: Vec<u8>,
     /// The offset of the allocation in that memory, in bytes.
     pub offset: u64,
@@ -31,9 +31,9 @@ pub struct IpcHandle {
 /// The memory that an allocation lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Chunks one behind the other.
+    /// Chunks at adjacent addresses.
     Chunks {
-        /// The process that holds them.
+        /// The process that holds the chunks.
         endpoint: Endpoint,
         /// The chunks, in the order of their addresses.
         chunks: Vec<SharedChunk>,
@@ -92,7 +92,7 @@ impl Place {
     /// Returns the bytes of a handle ([`IpcHandle::handle`]).
     ///
     /// # Errors
-    /// The host has too little memory for them.
+    /// The host has too little memory for the bytes.
     pub fn to_bytes(&self) -> Grown<Vec<u8>> {
         let length = match self {
             Self::Chunks { chunks, .. } => Self::len_of_chunks(chunks.len()),

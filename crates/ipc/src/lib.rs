@@ -2,7 +2,7 @@
 //!
 //! Owns: how a live allocation is named in bytes that any process can receive (`handle.rs`), and how the descriptors of
 //! its chunks are sent, through a socket (`fd_protocol.rs`: `fd_server.rs` with `fd_questions.rs` at one end,
-//! `fd_client.rs` at the other). The allocator makes and opens them (`Sharing::export`).
+//! `fd_client.rs` at the other). The allocator makes and opens handles (`Sharing::export`).
 //!
 //! CUDA's own IPC (`cuIpcGetMemHandle`) works for memory of `cuMemAlloc` alone. Memory of `cuMemCreate` is exported
 //! chunk by chunk, as file descriptors, and the receiver maps the chunks in the same order.

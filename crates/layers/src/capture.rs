@@ -22,7 +22,7 @@ use seamalloc_driver::fallible::try_insert;
 #[derive(Debug)]
 struct Prepared {
     pool: PoolId,
-    /// The number of prepares without a remove.
+    /// The number of uses of the pool: prepares without a remove.
     uses: u64,
     capturing: bool,
 }
@@ -85,8 +85,8 @@ impl<R: PrivatePools> Capture<R> {
     /// serves other requests.
     ///
     /// # Errors
-    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below, and the use
-    /// goes on.
+    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below, after which
+    /// the use goes on.
     pub fn remove(&self, graph: u64) -> Result<()> {
         let graphs = &mut *self.graphs.lock();
         let prepared = found(graphs, graph)?;

@@ -1,8 +1,9 @@
 //! One entry to the memory of several devices: allocators by name, and layers around them.
 //!
 //! Owns: the builder. `places.rs` chooses the allocator of a request. The facade is the part of Paddle's
-//! `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc) that makes for each stream `auto_growth` in `StreamSafe`
-//! in `Retry` in `Stat` (`InitCUDAAllocator`), with the choice of layers left to the program.
+//! `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc) that makes for each stream an allocator `auto_growth`
+//! inside of `StreamSafe`, inside of `Retry`, inside of `Stat` (`InitCUDAAllocator`), with the choice of layers left to
+//! the program.
 
 use crate::contract::PrivatePools;
 use crate::error::{ResourceError, Result};

@@ -26,7 +26,7 @@ pub struct FailureCallback<R> {
 }
 
 impl<R: MemoryResource> FailureCallback<R> {
-    /// Makes a layer that calls `callback` with the bytes of a request that found too little memory, and with its
+    /// Makes a layer that calls `callback` with the bytes of a request that found too little memory, and with the
     /// error. On `true` the request is made again; on `false` the caller gets the error.
     ///
     /// The thread of the request calls `callback` without any lock of the layer. The callback may allocate and free

@@ -2,7 +2,7 @@
 //!
 //! Owns: the format and the order of lines. The format is that of RMM's `logging_resource_adaptor`
 //! (`logging_resource_adaptor_impl.cpp` lines 16 to 79: the header, the columns, `allocate`, `allocate failure` and
-//! `free`; `format.hpp` `format_stream`), so that its replay benchmark (`cpp/benchmarks/replay`) reads the lines, and
+//! `free`; `format.hpp` `format_stream`), so that RMM's replay benchmark (`cpp/benchmarks/replay`) reads the lines, and
 //! `seamalloc replay` reads them as RMM's own.
 //!
 //! ```text
@@ -151,7 +151,8 @@ impl<R: MemoryResource, W: Write + Send> Layer for Logging<R, W> {
     }
 
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        // The lock is held from the free to its line: another thread that gets the memory writes its line after it.
+        // The lock is held from the free to its line: another thread that gets the memory writes its line after this
+        // line.
         let mut log: MutexGuard<'_, _> = self.log.lock();
         self.upstream.deallocate(block, stream)?;
         log.line("free", block.address, block.size, stream);

@@ -165,7 +165,7 @@ impl Places {
         let owners = &mut *self.owners.lock();
         let before = try_insert(&mut owners.of, block.address, (Arc::clone(owner), owners.count))?;
         owners.count += 1;
-        // The thread that frees the earlier block has its owner too.
+        // The thread that frees the earlier block also holds that block's owner.
         drop(before);
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Places {
         Ok(())
     }
 
-    /// Forgets the allocator of a thread that has ended. The allocator lives on while blocks of it do.
+    /// Forgets the allocator of a thread that has ended. The allocator lives on while it has live blocks.
     fn end_thread(&self, thread: ThreadId) {
         let ended = self.state.write().served.remove(&Key::Thread(thread));
         drop(ended);
@@ -242,7 +242,7 @@ impl Places {
     }
 
     /// Applies a step to the allocators one by one. If the step fails for an allocator, it is undone for the earlier
-    /// ones.
+    /// allocators.
     fn for_each(
         state: &State,
         run: impl Fn(&Allocator) -> seamalloc::Result<()>,
@@ -332,7 +332,7 @@ impl MemoryResource for Device {
         let owner = places.owner_of(block);
         let (owner, number) = owner.ok_or(ResourceError::UnknownBlock { address: block.address })?;
         owner.resource.deallocate(block, stream)?;
-        // `owner` lives until here: an allocator without a thread ends with it, outside of the lock.
+        // `owner` lives until here: an allocator whose thread has ended may end with `owner`, outside of the lock.
         places.forget_owner(block, number);
         Ok(())
     }

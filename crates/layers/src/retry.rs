@@ -16,9 +16,9 @@
 //! try, for [`GIVE_WAY`] at most; then it makes its own first try as if no request waited.
 //!
 //! **Limitations.** Any try that is under way at a free may take the freed memory. Memory is not saved up for a large
-//! request: smaller requests that can be served pass it. Otherwise a thread that needs a little memory before it can
-//! free much would wait for the thread that waits for it. A request of a thread that is in a try already, as a
-//! [`FailureCallback`](crate::FailureCallback) below may make it, does not wait.
+//! request: smaller requests that can be served are served first. Otherwise a thread that needs a little memory before
+//! it can free much would wait for the large request, which may wait for this free. A thread that is in a try may make
+//! a further request, in a [`FailureCallback`](crate::FailureCallback) below. This request does not wait.
 //!
 //! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is for
 //! memory that was freed and that the GPU still uses. That wait comes before the wait of this layer.
@@ -78,7 +78,7 @@ pub struct Retry<R> {
     time: Duration,
     /// The number of blocks freed through the layer.
     frees: AtomicU64,
-    /// The number of requests that wait. It is written under the lock.
+    /// The number of requests that wait. The number is written under the lock.
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
     /// Signals a free, or the end of a try or of a wait.
@@ -112,7 +112,7 @@ impl<R: MemoryResource> Retry<R> {
     fn freed(&self) {
         self.frees.fetch_add(1, Ordering::SeqCst);
         if self.waiting() > 0 {
-            // A request between its check of the count and its wait has the lock.
+            // A request that has checked the count and has not yet begun to wait holds the lock.
             drop(self.queue.lock());
             self.changed.notify_all();
         }
@@ -164,7 +164,7 @@ impl<R: MemoryResource> Retry<R> {
         }
     }
 
-    /// Adds a waiting request behind all others. Returns `None` if this thread is trying already.
+    /// Adds a waiting request after all others. Returns `None` if this thread is trying already.
     fn enter(&self, tried: u64) -> Result<Option<Place<'_, R>>> {
         let mut queue = self.queue.lock();
         let thread = thread::current().id();

@@ -131,7 +131,7 @@ impl<R: MemoryResource> Layer for Statistics<R> {
     }
 
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        // The free is counted before the memory can be another thread's, so that no peak counts it twice.
+        // The free is counted before the memory can be another thread's, so that no peak counts the memory twice.
         self.change(|counters| {
             counters.bytes.lower(signed(block.size));
             counters.blocks.lower(1);

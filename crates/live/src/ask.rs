@@ -57,7 +57,7 @@ fn ask(socket: &Path, question: Question) -> Result<(Answer, Vec<u8>), SocketErr
     Ok((answer, rest))
 }
 
-/// Returns the line of the answer and the bytes behind it.
+/// Returns the line of the answer and the bytes after it.
 fn exchange(socket: &Path, question: Question) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let stream = connect(socket, PATIENCE)?;
     let mut talk = Bounded::new(&stream, PATIENCE);

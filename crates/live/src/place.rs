@@ -2,7 +2,7 @@
 //!
 //! Owns: the sockets' names, and the rules for making and removing a socket. Containers may share the folder, and
 //! processes in containers have numbers of their own. So a name contains the process's namespace and its number. A
-//! socket of another namespace counts as left behind only if it refuses a connection.
+//! socket of another namespace counts as that of an ended process only if it refuses a connection.
 
 use crate::namespace::namespace;
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The ending of a socket's name, behind the process number.
+/// The ending of a socket's name, after the process number.
 const ENDING: &str = ".sock";
 /// The separator between the namespace and the number.
 const BETWEEN: char = '-';
@@ -47,8 +47,8 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
 /// Listens at a name. A socket that was left behind there is replaced.
 ///
 /// # Errors
-/// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system reports
-/// none.
+/// [`ErrorKind::AddrInUse`] if a process listens there: this process, or, if the system reports no namespace, a process
+/// of another namespace.
 pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let until = Instant::now() + PATIENCE;
     let _lock = loop {

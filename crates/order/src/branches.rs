@@ -22,7 +22,8 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // Pairs of a group and the next group of its part. The next group must follow, besides the needs of its tasks.
+    // Pairs of a group and the next group of its part. The next group must run later, even if its tasks do not need the
+    // first group.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];
@@ -39,7 +40,7 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let merged = merged(instance, &groups, &rises, &behind);
     let solved = solve(&merged, end).order;
     let order: Vec<u32> = solved.iter().flat_map(|group| groups[*group as usize].iter().copied()).collect();
-    // Merging parts that share storages may lose optimality.
+    // A merge of parts that share storages may miss the best order, so it is compared with a quick one.
     let quick = listing::greedy(instance);
     if peak(instance, &quick) < peak(instance, &order) { quick } else { order }
 }
@@ -72,8 +73,8 @@ fn parts(instance: &Instance) -> Vec<Vec<u32>> {
 /// Tasks that run as a whole, and the rise of the live bytes while they run.
 type Piece = (Vec<u32>, u64);
 
-/// Cuts an order into pieces. The first piece ends where the fewest bytes are live behind the highest peak; the rest is
-/// cut in the same way.
+/// Cuts an order into pieces. The first piece ends where, after the highest peak, the fewest bytes are live; the rest
+/// of the order is cut in the same way.
 fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     let mut state = State::new(instance);
     let mut before = state.level;
@@ -95,8 +96,8 @@ fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Returns an instance with the groups as tasks. `behind` has pairs of groups, of which the first must precede the
-/// second.
+/// Returns an instance with the groups as tasks. `behind` has pairs of groups; the first group of a pair must run
+/// before the second.
 fn merged(instance: &Instance, groups: &[Vec<u32>], rises: &[u64], behind: &[(u32, u32)]) -> Instance {
     let mut made = instance.grouped(groups, rises);
     for (first, second) in behind {

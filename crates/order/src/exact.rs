@@ -1,17 +1,17 @@
 //! The least peak, by a search over the sets of tasks already run.
 //!
 //! Owns: the question whether an order keeps within a number of bytes. The question is asked for rising limits from the
-//! bound on, and for falling limits from the best order down. The live bytes between two tasks depend only on the set
-//! of tasks already run. If no order from a set ends within the limit, the set is skipped the next time (dynamic
-//! programming over sets, as in SERENITY by Ahn and others, MLSys 2020). A task that keeps within the limit and does
-//! not increase the live bytes runs at once: an order that ends within the limit still does so after the task is moved
-//! to that place.
+//! lower bound on, and for falling limits from the best order's peak down. The live bytes between two tasks depend only
+//! on the set of tasks already run. If no order from a set ends within the limit, the set is skipped the next time
+//! (dynamic programming over sets, as in SERENITY by Ahn and others, MLSys 2020). A task that keeps within the limit
+//! and does not increase the live bytes runs at once: an order that ends within the limit still does so after the task
+//! is moved to that place.
 
 use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-/// The most sets that are remembered. A set takes 16 bytes, and as much again in the table.
+/// The most sets that are remembered. A set takes 16 bytes, and the table of the sets up to as much again.
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
@@ -26,7 +26,7 @@ pub(crate) struct Found {
     pub(crate) order: Vec<u32>,
     /// The peak of this order.
     pub(crate) peak: u64,
-    /// A lower bound: no order has a lower peak.
+    /// A lower bound of the peak: no order has a lower peak.
     pub(crate) bound: u64,
 }
 
@@ -39,8 +39,8 @@ pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Insta
     let mut found = Found { peak: peak(instance, &order), order, bound };
     let mut effort = FIRST_TRY * (instance.tasks.len() as u64 + 1);
     while found.bound < found.peak && Instant::now() < end {
-        // The search first raises the limit from below, which proves bounds, and then halves the range between the
-        // bounds, which finds orders.
+        // The search first raises the limit from below, which proves lower bounds of the peak. Later it halves the
+        // range between the lower bound and the best peak, which finds orders.
         let mut low = found.bound;
         let mut is_from_below = true;
         while low < found.peak {

@@ -1,4 +1,5 @@
-//! Graphs of operators: the tensors that each reads, makes and overwrites, and the program's order.
+//! Graphs of operators: the tensors that each operator reads, makes and overwrites, and the order in which the program
+//! runs the operators.
 //!
 //! Owns: the checked graph and its errors. A [`Graph`] has no cycle, its operators are in a valid order, and no sum of
 //! its sizes overflows.
@@ -18,7 +19,8 @@ const MAX_TOTAL: u64 = 1 << 62;
 pub enum Source {
     /// An operator makes the tensor, of this many bytes.
     Made(u64),
-    /// The tensor exists before the first operator and behind the last, such as a weight. The value is its bytes.
+    /// The tensor exists before the first operator and after the last one, such as a weight. The value is the tensor's
+    /// bytes.
     Persistent(u64),
     /// The tensor shares the memory of the named tensor: a view, or the result of writing in place.
     ViewOf(String),
@@ -27,9 +29,9 @@ pub enum Source {
 /// A tensor as the input has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// The tensor's name; no two have the same.
+    /// The tensor's name; no two tensors have the same name.
     pub name: String,
-    /// The source of its memory.
+    /// The source of the tensor's memory.
     pub source: Source,
 }
 
@@ -38,9 +40,9 @@ pub struct TensorSpec {
 pub struct OperatorSpec {
     /// The kind of operation, such as `matmul`; several operators may have the same name.
     pub name: String,
-    /// The tensors that it reads.
+    /// The tensors that the operator reads.
     pub inputs: Vec<String>,
-    /// The tensors that it makes.
+    /// The tensors that the operator makes.
     pub outputs: Vec<String>,
     /// The inputs whose memory the operator writes.
     pub overwrites: Vec<String>,
@@ -57,7 +59,7 @@ pub struct GraphSpec {
     pub tensors: Vec<TensorSpec>,
     /// The operators, in the order in which the program runs them.
     pub operators: Vec<OperatorSpec>,
-    /// The tensors that must exist behind the last operator.
+    /// The tensors that must exist after the last operator.
     pub outputs: Vec<String>,
 }
 
@@ -68,11 +70,11 @@ pub struct Operator {
     pub name: String,
     /// The memories that the operator makes, by their indexes in [`Graph::memories`].
     pub makes: Vec<usize>,
-    /// The memories that the operator reads, writes, or makes views of. Each appears once, and memories that the
-    /// operator makes are left out.
+    /// The memories that the operator reads, writes, or makes views of. Each memory appears once. The list has no
+    /// memory that the operator makes.
     pub uses: Vec<usize>,
-    /// The operators that must run before this one, by their indexes: the makers of its inputs; for a write, all
-    /// earlier users of the memory; for a use behind a write, the writer.
+    /// The operators that must run before this operator, by their indexes: the makers of its inputs; for a write, all
+    /// earlier users of the memory; for a use after a write, the writer.
     pub after: Vec<usize>,
 }
 
@@ -87,7 +89,7 @@ pub struct Memory {
     pub maker: Option<usize>,
     /// The operators that use the memory, in the program's order.
     pub users: Vec<usize>,
-    /// Whether the memory must exist behind the last operator.
+    /// Whether the memory must exist after the last operator.
     pub is_result: bool,
 }
 
@@ -174,10 +176,11 @@ pub enum GraphError {
     /// Operators need each other's results.
     #[error("the graph has a cycle: {}", in_words(.steps))]
     Cycle {
-        /// Operators, each with the tensor that it needs from the next; the last needs one of the first.
+        /// The operators of the cycle, each with the tensor that it needs from the next operator. The last operator
+        /// needs a tensor from the first one.
         steps: Vec<(String, String)>,
     },
-    /// An operator precedes an operator whose result it needs.
+    /// The program's order has an operator before the operator whose result it needs.
     #[error("{operator}: it reads `{tensor}`, which {maker} makes later; operators stand in the program's order")]
     Order {
         /// The operator.
@@ -198,6 +201,7 @@ fn in_words(steps: &[(String, String)]) -> String {
 impl Graph {
     /// Checks a graph.
     ///
+    /// # Errors
     /// [`GraphError`]: the first broken rule, and its place.
     pub fn new(spec: &GraphSpec) -> Result<Self, GraphError> {
         Checker::new(spec)?.graph()
@@ -245,7 +249,7 @@ struct Checker<'a> {
     spec: &'a GraphSpec,
     /// The index of each tensor by its name.
     places: FxHashMap<&'a str, usize>,
-    /// The tensor whose memory each tensor shares; its own index if it owns memory.
+    /// The tensor whose memory each tensor shares; the tensor's own index if it owns memory.
     roots: Vec<usize>,
     /// The operator that makes each tensor.
     makers: Vec<Option<usize>>,
@@ -383,8 +387,8 @@ impl<'a> Checker<'a> {
         Ok(Graph { name: self.spec.name.clone(), about: self.spec.about.clone(), operators, memories })
     }
 
-    /// Returns the tensors that each operator reads; for a view among its outputs, also the tensor that it is a view
-    /// of.
+    /// Returns the tensors that each operator reads; if one of its outputs is a view, also the tensor whose memory the
+    /// view shares.
     fn reads(&self) -> Result<Vec<Vec<usize>>, GraphError> {
         let mut reads = Vec::with_capacity(self.spec.operators.len());
         for (at, operator) in self.spec.operators.iter().enumerate() {
@@ -406,8 +410,8 @@ impl<'a> Checker<'a> {
         Ok(reads)
     }
 
-    /// Checks that every tensor is made before it is read. If the check fails, a cycle is reported first, since no
-    /// order would help.
+    /// Checks that every tensor is made before it is read. If the check fails, a cycle is reported first if there is
+    /// one, since no order can mend a cycle.
     fn check_order(&self, reads: &[Vec<usize>]) -> Result<(), GraphError> {
         let late = |at: usize, place: &usize| self.makers[*place].is_some_and(|maker| maker >= at);
         let wrong = reads.iter().enumerate().find_map(|(at, places)| {

@@ -13,7 +13,7 @@ pub(crate) struct Storage {
     pub(crate) maker: Option<u32>,
     /// The tasks that use the storage, ascending, without its maker.
     pub(crate) users: Vec<u32>,
-    /// Whether the storage is needed behind the last task.
+    /// Whether the storage is needed after the last task.
     pub(crate) is_kept: bool,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct Instance {
     pub(crate) tasks: Vec<Task>,
     /// The storages.
     pub(crate) storages: Vec<Storage>,
-    /// The tasks that must run before each, ascending.
+    /// For each task, the tasks that must run before it, ascending.
     pub(crate) before: Vec<Vec<u32>>,
-    /// The tasks that must run behind each, ascending.
+    /// For each task, the tasks that must run after it, ascending.
     pub(crate) after: Vec<Vec<u32>>,
 }
 
@@ -126,8 +126,8 @@ impl Instance {
         self.storages.push(Storage { bytes: storage.bytes, maker, users, is_kept: storage.is_kept });
     }
 
-    /// Returns the part of the instance with these tasks, ascending, after the tasks of `done`. Storages that are made
-    /// before the part and needed behind it count as always live.
+    /// Returns the part of the instance with these tasks, ascending, which run after the tasks of `done`. Storages that
+    /// are made before the part and needed after the part count as always live.
     pub(crate) fn part(&self, tasks: &[u32], done: &[bool]) -> Self {
         let mut place_of = vec![None; self.tasks.len()];
         tasks.iter().enumerate().for_each(|(place, task)| place_of[*task as usize] = Some(id(place)));

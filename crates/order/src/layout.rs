@@ -2,7 +2,7 @@
 //! program.
 //!
 //! Owns: the buffers of an order, and the check of every layout before it is returned. Persistent memory is not
-//! planned; its bytes are added to those of the plan.
+//! planned; its bytes are added to the bytes of the plan.
 
 use crate::graph::Graph;
 use crate::load::Load;

@@ -1,8 +1,8 @@
 //! Orders by rules that look one task ahead. These orders are found quickly, and serve as the first guess of the
 //! searches.
 //!
-//! Owns: the program's order, the program's order with tasks moved forward that do not increase the live bytes, the
-//! smallest step first, and depth first.
+//! Owns: the program's order, the program's order with tasks that do not increase the live bytes moved forward, the
+//! order that takes the smallest increase first, and the order depth first.
 
 use crate::instance::{Instance, State, id};
 use std::cmp::Reverse;
@@ -43,13 +43,13 @@ fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) 
     }
 }
 
-/// Returns an order that is depth first from the ends. Of the parts that a task waits for, the part with the largest
-/// need above its result comes first, as in Sethi and Ullman's rule for trees (JACM 17, 1970). Tasks that do not
-/// increase the live bytes run as soon as they are ready.
+/// Returns an order that is depth first, backwards from the last tasks. Of the parts that a task waits for, the part
+/// whose need of memory exceeds its result most comes first, as in Sethi and Ullman's rule for trees (JACM 17, 1970).
+/// Tasks that do not increase the live bytes run as soon as they are ready.
 pub(crate) fn depth_first(instance: &Instance) -> Vec<u32> {
     let tasks = instance.tasks.len();
-    // `needs` is the need of each task's past, computed as if the past were a tree; `leaves` is the bytes that the task
-    // leaves live.
+    // `needs` has, for each task, the memory that the task and all tasks before it need, computed as if they were a
+    // tree. `leaves` has the bytes that each task leaves live.
     let mut needs = vec![0_u64; tasks];
     let leaves: Vec<u64> = instance.tasks.iter().map(|task| bytes(instance, &task.makes)).collect();
     let mut sources: Vec<Vec<u32>> = instance.before.clone();

@@ -29,7 +29,7 @@ pub enum LoadError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
     /// The live bytes while each operator runs, in the order: persistent memory, the operator's outputs, and earlier
-    /// outputs that are still needed, its inputs included.
+    /// outputs that are still needed, the inputs of the running operator included.
     pub live: Vec<u64>,
     /// The highest value of `live`.
     pub peak: u64,

@@ -90,7 +90,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A limit of 60 seconds.
+    /// Returns a limit of 60 seconds.
     fn default() -> Self {
         Self { time: Duration::from_secs(60) }
     }
@@ -183,7 +183,8 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
             let (order, bound) = search(&small, method, least, end);
-            // Over single operators, the rules that look one task ahead give other orders, which are sometimes better.
+            // Over single operators instead of groups, the rules that look one task ahead give other orders, which are
+            // sometimes better.
             let quick = first_guess(&whole);
             let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
             let is_better = peak(&whole, &quick) < peak_of(&order);

@@ -1,7 +1,7 @@
-//! Which tasks precede which others in every order, as a bit for each pair.
+//! A table with a bit for each pair of tasks: whether the first task runs before the second in every order.
 //!
-//! Owns: the table, and the conclusions about memory in every order: the bound of the single operator, and the tasks
-//! that may be merged.
+//! Owns: the table, and the conclusions about memory in every order: the lower bound of the peak from each single
+//! operator, and the tasks that may be merged.
 
 use crate::instance::{Instance, Storage, id};
 use std::cmp::Reverse;
@@ -76,7 +76,7 @@ impl Reach {
         self.before.count(task)
     }
 
-    /// Returns, for each task, how many tasks run behind it in every order.
+    /// Returns, for each task, how many tasks run after it in every order.
     #[cfg(feature = "highs")]
     pub(crate) fn behind(&self) -> Vec<usize> {
         let tasks = id(self.before.rows());
@@ -84,7 +84,7 @@ impl Reach {
     }
 
     /// Returns whether, in every order, a storage is live when `task` begins: a task before it makes the storage, and
-    /// `task` or a task behind it needs the storage.
+    /// `task` or a task after it needs the storage.
     fn holds(&self, storage: &Storage, task: u32) -> bool {
         let is_made = storage.maker.is_none_or(|maker| self.is_before(maker, task));
         let is_needed = |user: &u32| *user == task || self.is_before(task, *user);
@@ -92,9 +92,8 @@ impl Reach {
     }
 }
 
-/// Returns a lower bound of the peak. For each task, the bound counts its outputs, and the storages that are made
-/// before and needed when the task runs in every order. Without a table, the bound counts the task's inputs and
-/// outputs.
+/// Returns a lower bound of the peak. For each task, the bound counts the task's outputs, and the storages that in
+/// every order are live when the task runs. Without a table, the bound counts the task's inputs and outputs.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {
@@ -105,7 +104,7 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
         held.map(|storage| storage.bytes).sum::<u64>()
     };
     let during = (0..instance.tasks.len()).map(|task| instance.tasks[task].rise + of(id(task)));
-    // The live bytes behind the last task and before the first one are bounds too.
+    // The live bytes after the last task and before the first one are bounds too.
     let kept = instance.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.bytes).sum();
     let there = instance.storages.iter().filter(|storage| storage.maker.is_none()).map(|storage| storage.bytes).sum();
     instance.base + during.chain([kept, there]).max().unwrap_or(0)
@@ -113,10 +112,10 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
 
 /// Merges tasks that may run without another task between them. The least peak does not change.
 ///
-/// A task joins the group before it under three conditions: all that the task needs is done once the group has run, its
-/// peak is not above the group's, and it never leaves more bytes live than before, whatever else ran. In any order the
-/// task can then be moved to the end of the group. There the task frees all bytes that it is sure to free, and every
-/// later task has at least as much memory as before.
+/// A task joins the group before it under three conditions: all that the task needs is done once the group has run, the
+/// task's peak is not above the group's, and the task never leaves more bytes live than were live before it, whatever
+/// other tasks ran. In any order the task can then be moved to the end of the group. There the task frees all bytes
+/// that it is sure to free, and every later task has at least as much memory as before.
 pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     let Some(reach) = reach else { return instance.clone() };
     let mut groups: Vec<Group> = Vec::new();
@@ -136,7 +135,7 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     instance.grouped(&tasks, &rises)
 }
 
-/// Tasks that run one behind the other.
+/// Tasks that run one after the other.
 struct Group {
     tasks: Vec<u32>,
     /// The rise of the live bytes above those before the group.
@@ -170,7 +169,7 @@ impl Group {
         false
     }
 
-    /// Returns the largest change of the live bytes over the task behind the group.
+    /// Returns the largest change of the live bytes over the task if it runs after the group.
     fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
         let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
         let bytes = |storage: &&u32| {

@@ -75,7 +75,7 @@ pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     read_text(name.trim_end_matches(".gz").trim_end_matches(".json"), &path.display().to_string(), &text)
 }
 
-/// Reads a graph. Messages name it `input`.
+/// Reads a graph. Errors name the graph's file `input`.
 ///
 /// # Errors
 /// [`ReadError`].

@@ -83,7 +83,7 @@ impl OrderReport {
         Figure::clock("layout_seconds", |run| run.layout_seconds.map(|seconds| round_to(seconds, 6)).into()),
     ];
 
-    /// Returns how much lower the peak is than the program's, as a part of the program's peak; negative if it is
+    /// Returns how much lower the peak is than the program's, as a part of the program's peak; negative if the peak is
     /// higher.
     #[must_use]
     pub fn saved(&self) -> f64 {

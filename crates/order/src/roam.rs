@@ -1,11 +1,11 @@
 //! Subgraphs in sequence, each ordered by itself: ROAM (Shu and others, arXiv 2310.19295).
 //!
 //! Owns: where a graph is cut, and the subgraph of tasks that may run at any time. The paper's code is not public, so
-//! the rules here follow its text. The spine has all tasks that the last result needs. A task of the spine cuts it in
-//! two if every other task of the spine must run before or behind it (the paper's memory-insensitive operators). Tasks
-//! outside of the spine, such as updates of weights, run in the subgraph in which they become ready, or in a later one
-//! if this lowers the peak. A subgraph without a cut is divided further: its independent parts are ordered alone, and
-//! their orders are then merged ([`branches`]).
+//! the rules here follow its text. The spine has all tasks that the last result needs. A task cuts the spine in two if
+//! every other task of the spine must run before or after this task (the paper's memory-insensitive operators). Tasks
+//! outside of the spine, such as updates of weights, run in the subgraph in which they become ready, or in a later
+//! subgraph if this lowers the peak. A subgraph without a cut is divided further: its independent parts are ordered
+//! alone, and their orders are then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Solve;

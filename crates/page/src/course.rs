@@ -313,7 +313,7 @@ impl Map {
     }
 
     /// Removes the pending blocks whose memory a new block reuses. The new block's stream waits on the GPU for the
-    /// streams that use them.
+    /// streams that use these blocks.
     fn end_taken(&mut self, new: &Place, now: u32) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|(block, place)| {
@@ -331,7 +331,7 @@ impl Map {
         self.pending = pending;
     }
 
-    /// Returns the current place of a block; `None` if it has none.
+    /// Returns the current place of a block; `None` if the block has no place.
     fn place_of(&self, block: u32) -> Option<u32> {
         let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
         last.or_else(|| self.first.get(block as usize).copied())

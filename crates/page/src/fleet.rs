@@ -28,6 +28,7 @@ const SCRIPTS: [&str; 7] = [
 /// Returns the page of a job as HTML. `job` is the output of `seamalloc fleet --json`, `name` the heading, and
 /// `command` the command that made the page.
 ///
+/// # Errors
 /// A text that names the missing part of the job.
 pub fn fleet_html(name: &str, command: &str, job: &Value) -> Result<String, String> {
     for (key, is) in [

@@ -4,7 +4,7 @@
 //! tap, memory     which memory the driver gave, and where it is mapped
 //! course          one strategy's replay, operation by operation
 //! pack            columns of numbers, as the page carries them
-//! data            what the page is told of a job
+//! data            the data of a job, as the page carries it
 //! html            the page: assets/ and vendor/ with the data
 //! fleet           another page, of the ranks of a job
 //! layout          another page, of memory at one moment

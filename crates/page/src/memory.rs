@@ -27,7 +27,7 @@ impl Piece {
 pub(crate) struct Chunk {
     pub(crate) at: Piece,
     /// The operation before which the chunk was made. `until` is the operation before which the chunk was given back;
-    /// `None` if it was not.
+    /// `None` if the chunk was not given back.
     pub(crate) from: u32,
     pub(crate) until: Option<u32>,
 }

@@ -1,7 +1,8 @@
 //! Simulated annealing over the order in which buffers are placed by first fit.
 //!
-//! Owns: the moves and the temperature. The cost of an order is the peak of first fit in this order. Every plan whose
-//! buffers cannot be pushed down is the first fit of some order. Therefore some order has the least peak.
+//! Owns: the moves and the temperature. The cost of an order is the peak of first fit in this order. Every plan in
+//! which no buffer can move to a lower offset is the first fit of some order. Therefore first fit has the least peak in
+//! some order.
 
 use crate::check::Plan;
 use crate::fit::{Fit, Placed};
@@ -102,7 +103,7 @@ pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
 fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
     let count = walk.order.len();
     if random.below(2) == 0 {
-        // The index of the first buffer that reaches the peak.
+        // The buffer at this index is the first that reaches the peak.
         let at = walk.peaks.partition_point(|peak| *peak < cost).saturating_sub(1);
         if at > 0 {
             return (at, random.below(at));
@@ -111,7 +112,7 @@ fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
     (random.below(count), random.below(count))
 }
 
-/// Moves the buffer at one index to another; the buffers between move by one.
+/// Moves the buffer at one index to another; the buffers between these indexes move by one place.
 fn rotate(order: &mut [u32], from: usize, to: usize) {
     if from < to {
         order[from..=to].rotate_left(1);

@@ -73,7 +73,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     let mut blocks = Blocks::new(instance, buffers);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;
-    // The line that begins at each section. An end of 0 means that no line begins there.
+    // `lines` has the line that begins at each section. An end of 0 means that no line begins there.
     let sections = instance.sections.loads.len() as u32;
     let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
     let mut begins_before = vec![0_u32; sections as usize + 1];
@@ -149,7 +149,7 @@ struct Node {
     from: u32,
     to: u32,
     /// The index of the second child, which has the second half of the blocks; 0 in a leaf. The first child lies
-    /// directly behind the node and has the first half.
+    /// directly after the node and has the first half.
     second: u32,
     /// The latest begin and the earliest end of the remaining blocks below the node.
     first: u32,
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn a_line_on_which_nothing_fits_is_lifted() {
-        // Behind the first block, a line at 0 with one section is left. The remaining blocks need two sections and go
-        // above.
+        // The third block takes the only section of the line at 0. The second block needs two sections, so the line
+        // above the third block is lifted to 4, where the second block fits.
         assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
     }
 

@@ -56,6 +56,7 @@ pub struct Plan {
 impl Plan {
     /// Checks the plan: every buffer has an allowed offset, and no two buffers share memory at the same time.
     ///
+    /// # Errors
     /// The first violation.
     pub fn check(&self, problem: &Problem) -> Result<(), CheckError> {
         let buffers = problem.buffers();

@@ -20,7 +20,7 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 pub(crate) enum Fit {
     /// The lowest place.
     First,
-    /// The smallest hole; without one that fits, the top.
+    /// The smallest hole in which the buffer fits; if there is none, the lowest place above all buffers.
     Best,
 }
 

@@ -94,7 +94,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Limits of 10 seconds, without a capacity, and seed 0.
+    /// Returns limits of 10 seconds, without a capacity, and seed 0.
     fn default() -> Self {
         Self { time: Duration::from_secs(10), capacity: None, seed: 0 }
     }
@@ -180,6 +180,7 @@ const QUICK: &[Method] = &[Method::Chainer, Method::FirstFit, Method::Decreasing
 
 /// Finds a plan. `progress` is called about every tenth of a second.
 ///
+/// # Errors
 /// [`PlanError`]: no time for a plan, no plan within the capacity, or contradicting fixed offsets.
 pub fn plan(
     problem: &Problem,

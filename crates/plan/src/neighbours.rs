@@ -25,7 +25,7 @@ pub(crate) struct Instance {
     pub(crate) widths: Vec<u64>,
     /// The peak load. No plan needs fewer bytes.
     pub(crate) bound: u64,
-    /// For each buffer, the last identical buffer before it. The two can change places in every plan.
+    /// For each buffer, the last identical buffer before it. The two buffers can change places in every plan.
     pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Instance {
     /// A tree over `by_first`, with the latest end below each node.
     latest: Vec<u32>,
     leaves: usize,
-    /// The number of pairs whose hulls meet.
+    /// The number of pairs whose hulls (from the first to the last section of a buffer) meet.
     pairs: u64,
     /// The list, once a method has asked for it; `None` if the search ended before the list was made.
     listed: OnceLock<Option<Listed>>,
@@ -53,8 +53,8 @@ pub(crate) struct Instance {
 struct Listed {
     starts: Vec<u32>,
     others: Vec<u32>,
-    /// The least distance of the offsets if the other buffer is above the first one. The list is empty if the distance
-    /// is the first buffer's size throughout.
+    /// The least distance of the offsets if the other buffer is above the first one. The list is empty if every
+    /// distance is the first buffer's size.
     distances: Vec<i64>,
 }
 
@@ -173,8 +173,9 @@ impl Instance {
         Some(degrees)
     }
 
-    /// Calls `found` with every buffer that needs memory at the same time, and with two distances: how far its offset
-    /// must be above this buffer's if it is above, and how far below if it is below.
+    /// Calls `found` with every other buffer that needs memory at the same time, and with two distances: how far the
+    /// other buffer's offset must be above this buffer's offset if the other buffer lies above, and how far below if it
+    /// lies below.
     pub(crate) fn for_each(&self, buffer: u32, mut found: impl FnMut(u32, i64, i64)) {
         let size = self.sizes[buffer as usize] as i64;
         if let Some(listed) = self.listed()
@@ -196,8 +197,8 @@ impl Instance {
         });
     }
 
-    /// Returns the buffers that need memory at the same time, each with the least distance of its offset if it is above
-    /// this buffer. Returns no buffers if the pairs are not listed.
+    /// Returns the buffers that need memory at the same time, each with the least distance between the offsets if the
+    /// other buffer lies above this buffer. Returns no buffers if the pairs are not listed.
     pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
         let (others, distances) = self.listed().map_or((&[][..], &[][..]), |listed| {
             let range = listed.range(buffer);

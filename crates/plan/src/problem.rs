@@ -34,7 +34,7 @@ pub struct Buffer {
     pub upper: i64,
     /// The size in bytes.
     pub size: u64,
-    /// The alignment in bytes: the offset is a multiple of it. 1 allows any offset.
+    /// The alignment in bytes: the offset is a multiple of the alignment. 1 allows any offset.
     pub alignment: u64,
     /// The times at which the buffer needs less memory, in order and disjoint.
     pub gaps: Vec<Gap>,
@@ -99,7 +99,7 @@ pub enum BufferError {
         /// The buffer's bytes.
         size: u64,
     },
-    /// The alignment is 0, so no offset is a multiple of it.
+    /// The alignment is 0, so no offset is a multiple of the alignment.
     #[error("buffer {id} has alignment {alignment}; expected 1 to {MAX_BLOCK_SIZE}")]
     Alignment {
         /// The buffer.
@@ -107,7 +107,7 @@ pub enum BufferError {
         /// The buffer's alignment.
         alignment: u64,
     },
-    /// A gap is empty, outside of the lifetime, not behind the previous gap, or has a window outside of the buffer.
+    /// A gap is empty, outside of the lifetime, not after the previous gap, or has a window outside of the buffer.
     #[error(
         "buffer {id} has a gap from {} to {}{}; expected gaps within its lifetime, one behind the other, with windows \
          within its bytes", .gap.lower, .gap.upper, .gap.window.map(|(low, high)| format!(" at {low}:{high}")).unwrap_or_default()

@@ -96,7 +96,7 @@ impl Taken {
                 is_new |= insert(&mut self.lists[node], range);
             }
             if !is_new {
-                // The nodes above contain the range already, too.
+                // The nodes above these nodes already contain the range too.
                 return;
             }
             (low, high) = (low / 2, high / 2);
@@ -161,7 +161,7 @@ impl Taken {
         best.map_or(low, |(_, low)| low)
     }
 
-    /// Returns the lowest place from `low` on. Moves all cursors past the ranges below it.
+    /// Returns the lowest place from `low` on. Moves all cursors past the ranges below that place.
     fn next(&mut self, mut low: u64, size: u64, alignment: u64) -> u64 {
         let (mut index, mut agreed) = (0, 0);
         // Each list may move the place up. The loop ends when all lists agree.

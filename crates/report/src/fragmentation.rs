@@ -8,7 +8,7 @@ use crate::pool::PoolId;
 use seamalloc_driver::StreamId;
 use std::fmt;
 
-/// The owner of free memory, which may take it first.
+/// The owner of free memory, which may take this memory first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -52,7 +52,7 @@ pub struct PoolMemory {
     /// The part of `free` that other streams, if any make requests, cannot take at present. Memory of the only stream
     /// is not stranded. Where streams share no memory, all memory of a stream is stranded, if there is another stream.
     /// With `sharing:completed`, memory that other streams may not take yet is stranded, and the free parts of slabs in
-    /// use always are. A private pool's memory is stranded as a whole.
+    /// use are always stranded. A private pool's memory is stranded as a whole.
     pub stranded: u64,
 }
 
@@ -126,8 +126,8 @@ pub struct Fragmentation {
     pub streams: Vec<StreamMemory>,
     /// Chunks of physical memory; 0 with strategies that do not stitch.
     pub chunks: u64,
-    /// Chunks that are partly free and partly in use. A view maps chunks whole, so it can use the free part of at most
-    /// two of them, one at each end.
+    /// Chunks that are partly free and partly in use. A view maps whole chunks, so a block can use the free parts of at
+    /// most two chunks, one at each end of its view.
     pub partly_free_chunks: u64,
     /// The free bytes in partly free chunks.
     pub partly_free_bytes: u64,
@@ -137,7 +137,7 @@ pub struct Fragmentation {
     pub views: u64,
     /// Mappings of chunks in views.
     pub view_mappings: u64,
-    /// Mappings of memory at its own place.
+    /// Mappings of memory at its permanent address (home).
     pub home_mappings: u64,
 }
 

@@ -12,11 +12,11 @@ use std::fmt;
 pub struct GuardedAllocation {
     /// The number of the allocation: the first one of the allocator is 1.
     pub number: u64,
-    /// The address of its first byte.
+    /// The address of the allocation's first byte.
     pub address: u64,
     /// Bytes as requested.
     pub size: u64,
-    /// Bytes with rounding. A guarded allocation has no mapped memory behind these bytes.
+    /// Bytes with rounding. A guarded allocation has no mapped memory after these bytes.
     pub rounded: u64,
     /// The stream that the allocation was made for.
     pub stream: StreamId,
@@ -58,11 +58,11 @@ pub enum FreedMemory {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Place {
-    /// This many bytes behind the first byte, within the requested size.
+    /// This many bytes after the first byte, within the requested size.
     Inside(u64),
-    /// This many bytes behind the last requested byte: 0 is the first byte beyond.
+    /// This many bytes after the last requested byte: 0 is the byte directly after it.
     Behind(u64),
-    /// This many bytes before the first byte: 1 is the byte before.
+    /// This many bytes before the first byte: 1 is the byte directly before it.
     Before(u64),
 }
 
@@ -88,7 +88,7 @@ pub enum Finding {
     DoubleFree(Explanation),
     /// An address inside of an allocation, or at its edge, was freed. The free did nothing.
     WrongFree(Explanation),
-    /// The bytes behind an allocation were written, the first one at this address.
+    /// The bytes after an allocation were written, the first one at this address.
     Overrun(Explanation),
     /// The bytes before an allocation were written, the last one at this address.
     Underrun(Explanation),
@@ -141,7 +141,7 @@ pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,
     /// Allocations that should have been guarded, and were not, because memory or the limits did not suffice, or
-    /// because slack would have taken more than a quarter of them.
+    /// because slack would have taken more than a quarter of their memory.
     pub unguarded: u64,
     /// Physical bytes of guarded allocations, live and freed ones that are still mapped.
     pub held_bytes: u64,

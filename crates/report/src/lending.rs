@@ -10,7 +10,7 @@ use std::time::Instant;
 pub struct Shortage {
     /// Bytes that the device lacks for the request.
     pub missing: u64,
-    /// Bytes to ask for, at least `missing`: memory that will be missing soon is asked for along with it.
+    /// Bytes to ask for, at least `missing`: memory that will be missing soon is asked for at the same time.
     pub wanted: u64,
     /// Bytes that the allocator holds.
     pub held: u64,

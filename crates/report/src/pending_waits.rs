@@ -9,7 +9,7 @@
 pub struct PendingWaits {
     /// The number of requests that waited.
     pub requests: u64,
-    /// The number of events that they waited for, each the end of some work that uses freed memory.
+    /// The number of events that these requests waited for, each of them the end of some work that uses freed memory.
     pub events: u64,
     /// The number of waits for all work of the device, as the last means.
     pub device: u64,

@@ -1,7 +1,7 @@
-//! A snapshot of all memory that an allocator holds: segments, and the blocks that tile them.
+//! A snapshot of all memory that an allocator holds: segments, and the blocks that divide them without gaps.
 //!
 //! Owns: the plain values. The fields and their meanings are those of PyTorch's memory snapshots
-//! (`torch.cuda.memory._snapshot()["segments"]`). `seamalloc-trace` writes them as JSON or pickle.
+//! (`torch.cuda.memory._snapshot()["segments"]`). `seamalloc-trace` writes snapshots as JSON or pickle.
 
 use crate::pool::PoolId;
 use seamalloc_driver::StreamId;
@@ -53,7 +53,7 @@ pub struct BlockInfo {
 }
 
 /// A contiguous range of addresses for which the allocator holds memory, except for blocks that are spilled or sleep.
-/// Its blocks tile it in address order.
+/// Its blocks divide the range without gaps, in address order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SegmentInfo {

@@ -4,7 +4,7 @@
 /// last bucket all longer stalls (from 4.2 s).
 pub const STALL_BUCKETS: usize = 24;
 
-/// Operations that called the driver, and the time that they spent in it.
+/// Operations that called the driver, and the time that they spent in the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! The statistics of an allocator, as users get them.
 //!
 //! Owns: [`Stats`] and its parts. Names and meanings are those of PyTorch's `torch.cuda.memory_stats`, so that figures
-//! can be compared. `heap/journal/counters.rs` counts them.
+//! can be compared. `heap/journal/counters.rs` counts the figures.
 
 use super::guard::GuardStats;
 pub use super::pending_waits::PendingWaits;
@@ -144,7 +144,8 @@ macro_rules! statistics {
                 segment,
                 /// Blocks that are handed out, or freed and waiting for other streams.
                 active,
-                /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
+                /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, expandable segments
+                /// are not counted.
                 inactive_split,
                 /// Bytes of the blocks in `allocation`.
                 allocated_bytes,
@@ -162,8 +163,8 @@ macro_rules! statistics {
                 oversize_allocations,
                 /// Segments of at least `max_split_size`.
                 oversize_segments,
-                /// Bytes of host memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
-                /// in them are part of `allocated_bytes`.
+                /// Bytes of host memory that were taken for spilled live memory. These bytes are no part of
+                /// `reserved_bytes`; the blocks in them are part of `allocated_bytes`.
                 spilled_bytes,
             }
             since_reset {
@@ -178,11 +179,13 @@ macro_rules! statistics {
                 num_device_alloc: u64,
                 /// The number of times that memory was given back to the driver.
                 num_device_free: u64,
-                /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
+                /// Operations that made a driver call, and the time in the driver. PyTorch's statistics do not have
+                /// this figure.
                 stalls: Stalls,
             }
             since_the_beginning {
-                /// Mappings of physical chunks that exist at present: at their own places, and in views.
+                /// Mappings of physical chunks that exist at present: at their permanent addresses (home), and in
+                /// views.
                 mappings: u64,
                 /// Views built by stitching; 0 with strategies that do not stitch.
                 views_built: u64,
@@ -190,7 +193,8 @@ macro_rules! statistics {
                 views_reused: u64,
                 /// Views that were unmapped, to make room for others, or because their memory was given back.
                 views_dropped: u64,
-                /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
+                /// GPU-side waits of a stream for another stream's work on freed memory: for that stream's epoch, or
+                /// for a recorded use.
                 stream_waits: u64,
                 /// The memory that the `stream_waits` passed on, and the ages of their events.
                 waits: Waits,
@@ -200,7 +204,7 @@ macro_rules! statistics {
                 splits: SplitStats,
                 /// The figures of spilled memory.
                 spills: SpillStats,
-                /// Memory that went back for the sake of others, with a headroom.
+                /// Memory that went back for other processes, with the option `headroom`.
                 headroom: HeadroomStats,
             }
             looked_up {
@@ -220,7 +224,7 @@ macro_rules! statistics {
                 /// The figures of tags that sleep.
                 sleep: SleepStats,
                 /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. The sum of both never
-                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives them back.
+                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives the kept bytes back.
                 spill_kept_bytes: u64,
                 /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
                 /// memory yet.

@@ -1,17 +1,18 @@
 //! GPU-side waits: how much memory they passed on, and how old their events were.
 
-/// Memory that streams took from others behind GPU-side waits. The age of a wait is the number of operations
-/// (allocations and frees, of all streams) since its event was recorded. An older event holds the waiting stream up
-/// less; an age near 0 is a wait for all work that the other stream has been given.
+/// Memory that streams took from other streams, with GPU-side waits for these streams. The age of a wait is the number
+/// of operations (allocations and frees, of all streams) since the awaited event was recorded. An older event holds the
+/// waiting stream up less; an age near 0 is a wait for all work that the other stream has been given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waits {
     /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,
-    /// Bytes of freed memory that recorded streams still used, and that were handed out behind waits for these streams.
+    /// Bytes of freed memory that recorded streams still used, and that were handed out together with waits for these
+    /// streams.
     pub recorded_bytes: u64,
-    /// Bytes by which memory grew rather than make a stream wait for work of the present round.
+    /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round.
     pub grown_bytes: u64,
     /// The sum of the ages of all waits, in operations.
     pub age_total: u64,

@@ -1,7 +1,7 @@
-//! The addresses of the simulated GPU. Reservations get the lowest addresses; `malloc` gets addresses as the real
-//! driver was seen to place them.
+//! The addresses of the simulated GPU. Reservations get the lowest addresses; `malloc` gets addresses by the rule that
+//! a real driver was seen to follow.
 //!
-//! Owns: the choice of the next addresses. The bookkeeping notes which memory lies at them.
+//! Owns: the choice of the next addresses. The bookkeeping notes which memory lies at the addresses.
 
 use crate::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
 use seamalloc_driver::Status;
@@ -50,8 +50,8 @@ impl AddressSpace {
     }
 }
 
-/// The addresses of `malloc`, placed as the real driver was seen to place them (PyTorch snapshots, H200, driver 580):
-/// in the lowest hole that fits, or else in a new stretch of whole 32 MiB below all earlier stretches. The rest of a
+/// The addresses of `malloc`, chosen by the rule that a real driver was seen to follow (PyTorch snapshots, H200, driver
+/// 580): the lowest hole that fits, or else a new stretch of whole 32 MiB below all earlier stretches. The rest of a
 /// stretch becomes a hole.
 ///
 /// ```text

@@ -82,8 +82,8 @@ impl Completion {
         }
     }
 
-    /// Delays the completion until `gate` opens. Earlier gates of the same stream open before it, so they are dropped.
-    /// A stream with many held pieces of work therefore stays cheap.
+    /// Delays the completion until `gate` opens. Earlier gates of the same stream open before `gate`, so the completion
+    /// drops them. A stream with many held pieces of work therefore stays cheap.
     pub(super) fn after_gate(&mut self, gate: Arc<Gate>) {
         self.known_time();
         self.gates.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);

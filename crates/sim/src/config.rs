@@ -30,8 +30,8 @@ pub struct SimConfig {
     pub profile: Profile,
     /// Physical memory in bytes. The value may exceed the card's memory.
     pub capacity: u64,
-    /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none, and refuse its
-    /// calls.
+    /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none, and refuse the
+    /// calls for it.
     pub virtual_memory: bool,
     /// Host memory that the device may use, in bytes
     /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
@@ -138,7 +138,7 @@ pub enum SimConfigError {
     NotSim {
         /// The text as given.
         spec: String,
-        /// The text that was probably meant, as a question with a space behind it; empty if no known text is similar.
+        /// The text that was probably meant, as a question with a space at the end; empty if no known text is similar.
         hint: String,
     },
     /// A profile or key that does not exist.

@@ -12,7 +12,7 @@ use crate::bookkeeping::{Memory, Piece, Range};
 /// The writer of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writer {
-    /// The allocator. Kernels may not use bytes that it wrote.
+    /// The allocator. Kernels may not use bytes that the allocator wrote.
     Allocator,
     Kernel,
 }

@@ -25,7 +25,7 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the figure of `call`; `None` if the table has none.
+    /// Returns the figure of `call`; `None` if the table has no figure of this call.
     const fn figure(&self, call: Call) -> Option<u64> {
         Some(match call {
             Call::Create => self.create,
@@ -44,8 +44,8 @@ impl Row {
 
 /// Times of calls on an H200, driver 580.159, during growth in recorded jobs (means over a job), divided among the
 /// sizes in proportion to medians of single calls. In a growing job the driver's code and tables are not in the caches.
-/// Each call includes seamalloc's own part, the context and the clock. For 1 and 4 GiB there are only medians of single
-/// calls.
+/// Each time includes seamalloc's own part of the call: making the context current, and reading the clock. For 1 and 4
+/// GiB there are only medians of single calls.
 #[rustfmt::skip]
 const H200_ROWS: [Row; 8] = [
     Row { size: 2 * MIB, create: 8_300, map: 1_000, set_access: 21_000, unmap: 17_500, release: 8_500, reserve: 4_500, address_free: 400, malloc: 36_500, free: 27_000 },
@@ -101,17 +101,18 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::IsCapturing => 100,
         // The time was not measured.
         Call::StreamNumber => 0,
-        // Only the link was measured. The times are about those of a kernel's launch, and of a launch with a wait for a
-        // copy.
+        // Only the link was measured. A fill is assumed to take as long as a kernel's launch, and a read or write as
+        // long as a launch, the copy and the wait for the copy.
         Call::Fill => 2_500,
         Call::Read | Call::Write => 12_000_u64.saturating_add(link(size)),
-        // The times were not measured. Each is a call that gives a stream work, and the event behind it.
+        // The times were not measured. Each time is that of a call that gives a stream work, and of recording an event
+        // after the work.
         Call::CopyOut | Call::CopyIn => 2_500,
         Call::HostMalloc => size.saturating_mul(LOCK_NS_PER_MIB) / MIB,
         Call::HostFree => size.saturating_mul(UNLOCK_NS_PER_MIB) / MIB,
-        // The mean of four traces, second passes. An operation through PyTorch's cudaMallocAsync backend takes 781,
-        // 962, 871 and 736 ns, including the backend's own tables, on an H200 with driver 580. Allocations and frees
-        // were not measured separately.
+        // The time is the mean over the second passes of four traces. An operation of these traces through PyTorch's
+        // cudaMallocAsync backend takes 781, 962, 871 and 736 ns, including the backend's own tables, on an H200 with
+        // driver 580. Allocations and frees were not measured separately.
         Call::PoolMalloc | Call::PoolFree => 840,
         // The time was not measured.
         Call::PoolAttribute => 100,
@@ -121,10 +122,11 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::StreamCreate | Call::StreamDestroy => 5_000,
         Call::CreateOnHost => 8_300_u64.saturating_add(size.saturating_mul(CREATE_ON_HOST_NS_PER_MIB) / MIB),
         Call::Copy => 12_000_u64.saturating_add(size.saturating_mul(COPY_NS_PER_MIB) / MIB),
-        // Measured on another day, also from Python: 330 ns, less 160 ns for the same loop without the call.
+        // The time was measured on another day, also from Python: 330 ns, less 160 ns for the same loop without the
+        // call.
         Call::ExchangeCaptureMode => 170,
-        // Medians over 100 handles of 2 to 128 MiB on another day: 20 to 30 us for an export, and 16 to 25 us for an
-        // import.
+        // The times are medians over 100 handles of 2 to 128 MiB measured on another day: 20 to 30 us for an export,
+        // and 16 to 25 us for an import.
         Call::Export => 25_000,
         Call::Import => 20_000,
         _ => 200,
@@ -135,8 +137,8 @@ const fn link(size: u64) -> u64 {
     size.saturating_mul(LINK_NS_PER_MIB) / MIB
 }
 
-/// The time of a call with a bad argument, measured in the same way (`map`). The time is also taken for all other
-/// refusals.
+/// The time of a call with a bad argument, measured with `map` in the way of [`flat`]. All other refusals are assumed
+/// to take as long.
 pub(super) const REFUSED_NS: u64 = 1_300;
 
 /// The time until `create` refuses for lack of memory, by the requested size, measured on an H200 that was nearly full.
@@ -232,8 +234,9 @@ impl Profile {
     }
 
     /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. The
-    /// time is interpolated linearly between two measured sizes. The time is constant below the smallest size, and
-    /// extrapolated from the last two beyond the largest. Calls of events and streams do not depend on `size`.
+    /// time is interpolated linearly between two measured sizes. The time is constant below the smallest size. Beyond
+    /// the largest size, the line through the last two sizes is extended. Calls of events and streams do not depend on
+    /// `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {
         let figure = |row: &Row| row.figure(call).unwrap_or_else(|| flat(call, size));
@@ -309,8 +312,8 @@ impl Profile {
         if first { self.0.first_map } else { self.cost(Call::Map, size) }
     }
 
-    /// Returns the time of one `set_access` over handles of these sizes. The cost is mainly by the handle, and little
-    /// by the byte.
+    /// Returns the time of one `set_access` over handles of these sizes. The cost depends mainly on the number of
+    /// handles, and little on their bytes.
     #[must_use]
     pub fn set_access(self, handles: impl IntoIterator<Item = u64>) -> u64 {
         over_handles(handles, |size| self.cost(Call::SetAccess, size), |size| between(self.0.further_access, size))

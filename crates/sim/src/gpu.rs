@@ -35,7 +35,7 @@ pub struct SimGpu {
     pub(super) state: Mutex<State>,
     /// Notified when the gate for streams opens.
     pub(super) opened: Condvar,
-    /// The total time in calls. Written under the lock, read without it.
+    /// The total time in calls. The time is written under the lock, and read without the lock.
     pub(super) busy_ns: AtomicU64,
 }
 
@@ -144,7 +144,7 @@ impl SimGpu {
     }
 
     /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until
-    /// the CPU waits for it. Later events of the stream do not complete before.
+    /// the CPU waits for the work. Later events of the stream do not complete before the work ends.
     pub fn hold(&self, stream: StreamId) -> Hold {
         self.state.lock().timeline.hold(stream)
     }
@@ -208,7 +208,7 @@ impl SimGpu {
         self.state.lock().timeline.replace(stream);
     }
 
-    /// Adds a device with this ordinal. The device can use this device's memory once it is given access.
+    /// Adds a device with this ordinal. The device can use this device's memory once it has been given access.
     pub fn connect_peer(&self, ordinal: u32) {
         self.state.lock().peers.connect(ordinal);
     }

@@ -1,4 +1,4 @@
-//! Other devices that can use the memory of the simulated one.
+//! Other devices that can use the memory of the simulated device.
 //!
 //! Owns: the devices that exist, and those that have access. All mappings with access share one list, as on a real
 //! device, so a new peer also gets access to existing mappings.

@@ -5,10 +5,12 @@
 //! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
 //! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
 //! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses. The pool grows behind the first block with room behind it, in whole 32 MiB, by
-//!   the bytes that the block lacks if it is free;
-//! - free pages of 32 MiB whose frees are complete move there before the pool takes more memory from the device;
-//! - the smallest free block that fits serves a request, the lowest of equals; the rest of the block stays free;
+//! - a pool is one range of addresses. The pool grows after the first block that has room after it, in whole 32 MiB. If
+//!   this block is free, the pool grows by the bytes that the block lacks;
+//! - free pages of 32 MiB whose frees are complete move to these addresses before the pool takes more memory from the
+//!   device;
+//! - the smallest free block that fits serves a request, the lowest of several such blocks; the rest of the block stays
+//!   free;
 //! - free neighbours merge if the same stream freed them, or if both frees are complete.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,7 +23,7 @@ use crate::bookkeeping::{Answer, Piece, Refusal};
 use seamalloc_driver::{PoolAttribute, StreamId};
 
 /// The unit in bytes in which a pool's memory comes, moves and goes. On an H200 every figure of a pool is a multiple of
-/// it.
+/// this unit.
 pub(super) const STEP: u64 = 32 << 20;
 /// The unit of sizes and addresses of allocations, in bytes.
 const UNIT: u64 = 512;
@@ -144,7 +146,7 @@ impl Pool {
         if moved < bytes
             && let Err(refusal) = take(bytes - moved)
         {
-            // The third policy takes a block that any stream freed, behind a wait of the requesting stream.
+            // The third policy takes a block that any stream freed, and makes the requesting stream wait.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
             timeline.wait_for_free(stream, (of, freed.point), &freed.before, &freed.done);
             return Ok(self.hand_out(address, size));
@@ -170,8 +172,8 @@ impl Pool {
         self.gather(timeline.now());
     }
 
-    /// Gives back free memory that no work uses, the highest first, in whole steps, until about `keep` bytes are left,
-    /// never fewer. Returns the bytes given back.
+    /// Gives back free memory that no work uses, the highest first, in whole steps, as long as at least `keep` bytes
+    /// are left. Returns the bytes given back.
     pub(super) fn trim(&mut self, keep: u64, now: u64) -> u64 {
         self.gather(now);
         let mut most = self.reserved[0].saturating_sub(keep) / STEP * STEP;
@@ -218,8 +220,8 @@ impl Pool {
         }
     }
 
-    /// Returns the smallest free block that the first two policies allow for the stream, the lowest of equals; `None`
-    /// if there is none.
+    /// Returns the smallest free block that the first two policies allow for the stream, the lowest of several such
+    /// blocks; `None` if there is none.
     fn fit(&self, size: u64, stream: StreamId, timeline: &Timeline) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         for (of, blocks) in &self.free {
@@ -251,7 +253,7 @@ impl Pool {
     }
 
     /// Returns the address and the bytes of the growth that makes a block of `size` bytes for a stream. The growth lies
-    /// behind the first block with enough addresses behind it. The block's bytes count if it is free.
+    /// after the first block that has enough addresses after it. If this block is free, its bytes count.
     fn growth(&self, size: u64, stream: StreamId) -> Option<(u64, u64)> {
         let (mut at, mut free) = (self.base, 0);
         let blocks = self.blocks.iter().map(|(start, block)| (*start, Some(block)));
@@ -340,8 +342,8 @@ impl Pool {
             }
         }
         if let Some(stream) = freed.on {
-            // The entry stands for the whole block by its last byte, which stays free the longest. The latest free may
-            // be that of the block's front.
+            // The entry stands for the whole block by its last byte, which stays free the longest. The front of the
+            // block may have been freed last.
             self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);

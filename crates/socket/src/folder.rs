@@ -40,7 +40,8 @@ pub fn prepare(folder: &Path) -> Result<(), FolderError> {
 /// Refuses a folder that other users may access, since a user who can write to the folder can replace the socket.
 ///
 /// # Errors
-/// [`FolderError`] if it is a link or a file, another user's, or its mode allows others access.
+/// [`FolderError`] if the path is a link or a file, or if the folder is another user's or its mode allows others
+/// access.
 pub fn check_private(folder: &Path) -> Result<(), FolderError> {
     let refused = |why: String| Err(FolderError { path: folder.to_owned(), why });
     let found = match statat(CWD, folder, AtFlags::SYMLINK_NOFOLLOW) {

@@ -1,16 +1,16 @@
 //! Unix sockets between processes of one user.
 //!
-//! The broker and the server of statistics both listen at a socket and exchange lines. A slow peer must not block them,
-//! and another user must not answer in their place. The broker and the server define the messages; this crate has the
-//! common parts.
+//! The broker and the server of statistics both listen at a socket and exchange lines. A slow peer must not block the
+//! broker or the server, and another user must not answer in their place. The broker and the server define the
+//! messages; this crate has the common parts.
 //!
 //! ```text
 //! folder     where sockets are: a folder of this user alone
-//! listener   a socket that listens, its file, and the lock by which it is one process's
+//! listener   a socket that listens, its file, and the lock that reserves a name for one process
 //! talk       who may talk, and until when
 //! lines      bytes that become lines, with a bound
-//! stop       how a thread is ended, and whose thread it is
-//! command    how a process tells which one it is
+//! stop       how a thread is ended, and which process owns an object
+//! command    the command line by which a process identifies itself
 //! error      the reasons why a process cannot serve or ask
 //! ```
 //!

@@ -64,7 +64,7 @@ impl Lines {
         Ok(Some(line))
     }
 
-    /// Returns the bytes behind the last line that was taken.
+    /// Returns the bytes after the last line that was taken.
     #[must_use]
     pub fn into_rest(mut self) -> Vec<u8> {
         self.bytes.drain(..self.taken);

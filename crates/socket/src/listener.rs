@@ -78,7 +78,7 @@ impl Listener {
     }
 
     /// Takes the next connection of a process of this user, in blocking mode. Returns `None` if no connection is
-    /// waiting, or if the waiting one was refused, which is logged.
+    /// waiting, or if the waiting connection was refused, which is logged.
     #[must_use]
     pub fn take(&self) -> Option<UnixStream> {
         let taken = self.0.accept().and_then(|(stream, _)| admit(&stream).map(|_| stream));

@@ -44,7 +44,7 @@ pub struct Stop {
 pub struct Stopped(UnixStream);
 
 impl Stop {
-    /// Makes both sides.
+    /// Makes a [`Stop`], and the [`Stopped`] of its thread.
     ///
     /// # Errors
     /// The system's error, such as too many open files.
@@ -59,7 +59,7 @@ impl Stop {
         self.owner.is_here()
     }
 
-    /// Ends the thread, as dropping it does.
+    /// Ends the thread, as dropping this object does.
     pub fn stop(&self) {
         if self.is_owned() {
             // The thread may have ended already. A plain close would leave a forked child's copy open, and the thread

@@ -131,6 +131,7 @@ impl io::Write for Bounded<'_> {
 
 /// Sends as many bytes as possible over a connection that does not block, and removes the sent bytes from `bytes`.
 ///
+/// # Errors
 /// The other end is closed.
 pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {

@@ -42,7 +42,7 @@ impl TraceBuilder {
         Self { memory, ..Self::new(name) }
     }
 
-    /// Returns the account of the memory.
+    /// Returns the account of the host memory that the trace takes.
     pub(crate) fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
@@ -136,7 +136,7 @@ impl TraceBuilder {
         self.trace.events.len()
     }
 
-    /// Returns the trace. Live blocks stay live at its end.
+    /// Returns the trace. Live blocks stay live at the trace's end.
     #[must_use]
     pub fn finish(self) -> Trace {
         self.trace
@@ -171,7 +171,7 @@ enum State {
     Gone,
 }
 
-/// The rules over blocks that are numbered already, so that no id has to be looked up.
+/// Checks the rules for blocks that already have numbers, so that no id has to be looked up.
 #[derive(Default)]
 pub(crate) struct NumberedBlocks {
     states: Vec<State>,

@@ -80,8 +80,8 @@ fn cell(at: &CliffReport, figure: fn(Price) -> String) -> Cell {
     at.price.map(figure).unwrap_or_default().into()
 }
 
-/// Replays a trace on devices with these multiples of its live bytes. The options' own capacity is not used. `progress`
-/// gets the number of devices done.
+/// Replays a trace on simulated devices, one for each of `times_live`, whose memory is this multiple of the peak of the
+/// trace's live bytes. The options' own capacity is not used. `progress` gets the number of devices done.
 ///
 /// # Errors
 /// The errors of [`replay`].

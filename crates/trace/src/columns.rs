@@ -37,7 +37,7 @@ pub struct Column<R> {
 pub struct Shown<R> {
     /// The heading above the column, in lines.
     pub heading: &'static str,
-    /// Whether the column has figures, which are aligned at their ends.
+    /// Whether the column shows figures, which a table aligns at the right.
     pub is_figure: bool,
     /// The order in which a narrow table drops columns, the largest number first. A column with 0 is never dropped.
     pub spare: u8,
@@ -45,7 +45,7 @@ pub struct Shown<R> {
     pub is_rare: bool,
     /// Reads a report's cell.
     pub cell: fn(&R) -> Cell,
-    /// A name and its meaning, for readers.
+    /// An entry of the table's legend: a name, and the meaning of the column.
     pub legend: Option<(&'static str, &'static str)>,
 }
 
@@ -113,7 +113,7 @@ impl<R> Column<R> {
         Self { shown, ..self }
     }
 
-    /// Adds a legend: a name, and the meaning of the table's column.
+    /// Adds an entry to the table's legend: a name, and the meaning of the column.
     #[must_use]
     pub const fn legend(self, name: &'static str, meaning: &'static str) -> Self {
         let shown = match self.shown {
@@ -153,14 +153,14 @@ impl From<u32> for Cell {
     }
 }
 
-/// Returns bytes in GiB, with two digits behind the point.
+/// Returns bytes in GiB, with two digits after the decimal point.
 #[must_use]
 pub fn gib(bytes: u64) -> String {
     format!("{:.2}", bytes as f64 / f64::from(1 << 30))
 }
 
 /// Returns bytes in the unit of `largest`, the largest size of the same sentence, so that figures are easy to compare:
-/// 0.07 GiB beside 6.09 GiB. There are two digits behind the point, and more digits if two would be zeros.
+/// 0.07 GiB beside 6.09 GiB. The figure has two digits after the decimal point, and more if these two would be zeros.
 #[must_use]
 pub fn bytes_beside(bytes: u64, largest: u64) -> String {
     const DIGITS: [usize; 4] = [2, 3, 4, 5];
@@ -183,13 +183,13 @@ pub fn ms(ns: u64) -> String {
     if ms >= 100.0 { format!("{ms:.0}") } else { format!("{ms:.1}") }
 }
 
-/// Returns nanoseconds in microseconds, with one digit behind the point.
+/// Returns nanoseconds in microseconds, with one digit after the decimal point.
 #[must_use]
 pub fn us(ns: u64) -> f64 {
     round_to(ns as f64 / 1e3, 1)
 }
 
-/// Returns `value` rounded to `digits` digits behind the point.
+/// Returns `value` rounded to `digits` digits after the decimal point.
 #[must_use]
 pub fn round_to(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);

@@ -6,7 +6,7 @@
 //! # {"job": "gpt2xl-N"}      optional, only as the first line: facts about the job
 //! a,ID,SIZE,STREAM           an allocation: requested bytes, stream handle in hex
 //! r,ID                       the program freed the block
-//! f,ID                       every stream has finished with it
+//! f,ID                       every stream has finished with the block
 //! ```
 
 use std::fmt::Display;

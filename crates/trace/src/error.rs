@@ -48,7 +48,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Returns the place in the form that is printed behind a file's name.
+/// Returns the place in the form that is printed after a file's name.
 fn at(place: &Place) -> String {
     if *place == Place::Whole { String::new() } else { format!(", {place}") }
 }

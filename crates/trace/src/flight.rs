@@ -23,8 +23,8 @@ use seamalloc::{Allocator, Config, Error};
 /// second.
 const BETWEEN_DUMPS: Duration = Duration::from_secs(1);
 
-/// Returns the history of the flight recorder as a trace. Blocks from before the kept history are allocated at its
-/// start. `meta` has the number of all `operations`, and the number of `overwritten` ones.
+/// Returns the history of the flight recorder as a trace. Blocks from before the kept history are allocated at the
+/// start of the trace. `meta` has the number of all `operations`, and the number of `overwritten` ones.
 ///
 /// # Errors
 /// [`TraceError::Rule`] with the index of the event, if events contradict each other.

@@ -19,19 +19,20 @@ struct Earlier {
     address: u64,
     size: u64,
     stream: StreamId,
-    /// Whether the program has freed the block before the history, without a completion.
+    /// Whether the program freed the block before the history began, while the completion of the free is in the
+    /// history.
     pending: bool,
     /// Whether the block is still allocated at the end.
     is_held: bool,
 }
 
-/// Makes a trace of a history in PyTorch's form, which has the last entries. Blocks that were allocated earlier are
-/// known from their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates them at
-/// its start, in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The
-/// trace takes no more host memory than `memory` still allows.
+/// Makes a trace of a history in PyTorch's form, which keeps only the last entries. Blocks that were allocated earlier
+/// are known from their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates
+/// these blocks at its start, in the order of addresses, so that the peaks are right. `None` stands for entries that
+/// are no events. The trace takes no more host memory than `memory` still allows.
 ///
 /// # Errors
-/// The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end of the
+/// The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the length of the
 /// history.
 pub(crate) fn trace_of_history(
     name: &str,
@@ -88,7 +89,7 @@ pub(crate) fn trace_of_history(
 }
 
 /// Returns the addresses of the blocks from before a history, in the order in which the trace allocates them. `None`
-/// stands for a block that the history frees, since another block may have its address at the end.
+/// stands for a block that the history frees, since another block may have the same address at the end.
 pub(crate) fn earlier_addresses(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,

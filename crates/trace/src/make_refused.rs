@@ -1,12 +1,12 @@
-//! Adds the request that was refused while a job was recorded to its trace, with its stack.
+//! Adds to a trace the request that was refused while the job was recorded, with the request's stack.
 
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 
-/// Adds the request that was refused while a job was recorded to the trace, as if it had been served at that moment and
-/// its block freed at once. Adds the request's stack to `origins`. Does nothing if no request was refused, or if the
-/// request was added already.
+/// Adds to `trace` the request that was refused while the job was recorded. The trace then has the request as served at
+/// that moment, and its block as freed at once. Adds the request's stack to `origins`. Does nothing if no request was
+/// refused, or if the request was added already.
 pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
     let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
     *trace = refused.made_in(trace);

@@ -16,10 +16,11 @@ pub(crate) type SeededMap<K, V> = HashMap<K, V, RandomState>;
 /// A set whose keys a file chooses.
 pub(crate) type SeededSet<K> = HashSet<K, RandomState>;
 
-/// The most bytes that a reader holds, as a multiple of the unpacked bytes. A snapshot of PyTorch takes five times as
-/// many.
+/// The most bytes that a reader holds, as a multiple of the unpacked bytes. Reading a snapshot of PyTorch takes five
+/// times the unpacked bytes.
 pub(crate) const FACTOR: u64 = 8;
-/// The bytes that a reader may hold beyond the unpacked bytes, if this limit is larger.
+/// The bytes that a reader of a small file may hold beyond the unpacked bytes. The larger of this limit and the limit
+/// from [`FACTOR`] applies.
 pub(crate) const BEYOND: u64 = 256 << 20;
 /// The most bytes that a reader ever holds, which is the memory for the longest snapshot that is read.
 pub(crate) const MOST: u64 = 6 << 30;
@@ -28,7 +29,8 @@ pub(crate) const MOST: u64 = 6 << 30;
 const LEAST_ALLOCATION: u64 = 32;
 /// The unit of heap allocations in bytes (glibc).
 const ALLOCATION_STEP: u64 = 16;
-/// Up to this many bytes a list doubles; beyond, it grows by a quarter. While a list moves, both copies are held.
+/// A list of up to this many bytes doubles when it grows; a longer list grows by a quarter. While a list moves, both
+/// copies are held.
 const DOUBLES_TO: u64 = 1 << 20;
 /// The most heap bytes for each byte of a description in JSON. The worst case is a dict with one key, which is 5 bytes
 /// of text and a node of a B-tree.
@@ -214,11 +216,11 @@ pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
     if bytes == 0 { 0 } else { bytes.saturating_add(8).next_multiple_of(ALLOCATION_STEP).max(LEAST_ALLOCATION) }
 }
 
-/// Returns the heap bytes of a hash table with room for `keys` keys. The table has a power of two of places, of which
-/// seven in eight are used, and one further byte for each place.
+/// Returns the heap bytes of a hash table with room for `keys` keys. The number of the table's places is a power of
+/// two. Seven in eight places are used, and each place takes one further byte.
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// The bytes of one more group behind the last place.
+    /// The bytes of one more group after the last place.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;

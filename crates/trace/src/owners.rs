@@ -3,9 +3,9 @@
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
 //! A stack is named by its innermost line of the user's own Python code, outside of PyTorch, of installed packages and
-//! of the standard library. Without such a line, the innermost line of a package names it, and then the innermost line
-//! of any Python. Without Python, the operator of the backward pass names it, and then the innermost function that
-//! neither takes the stack nor allocates.
+//! of the standard library. Without such a line, the innermost line of a package names the stack, and then the
+//! innermost line of any Python. Without Python, the operator of the backward pass names the stack, and then the
+//! innermost function that neither records the stack nor allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;
@@ -19,8 +19,8 @@ const MOST_STACKS: usize = 5;
 
 /// Folders into which packages are installed.
 const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
-/// The parts of PyTorch that appear in stacks behind `torch/`, since a checkout of PyTorch is in no folder of installed
-/// packages. Parts whose names begin with `_` need no entry.
+/// The parts of PyTorch that appear in stacks after `torch/` in the path. The parts are listed because a checkout of
+/// PyTorch is in no folder of installed packages. Parts whose names begin with `_` need no entry.
 const OF_TORCH: [&str; 16] = [
     "amp",
     "autograd",
@@ -43,9 +43,9 @@ const OF_TORCH: [&str; 16] = [
 const COMPILED: &str = "torchinductor_";
 /// Code of notebooks and of the interpreter's prompt, which has no file.
 const TYPED: [&str; 2] = ["<ipython-input", "<stdin>"];
-/// Functions that take the stack, and functions that every allocation calls.
+/// Functions that record the stack, and functions that every allocation calls.
 const PLUMBING: [&str; 4] = ["torch::unwind", "torch::CapturedTraceback", "c10::", "at::detail::"];
-/// The function in which PyTorch's allocator takes the stack.
+/// The function in which PyTorch's allocator records the stack.
 const GATHER: &str = "gather_with_cpp";
 /// A function with an unknown name.
 const UNKNOWN: &str = "??";
@@ -137,7 +137,7 @@ pub struct Owner {
     pub name: String,
     /// The blocks that the line requested.
     pub held: Sum,
-    /// The stacks with the most bytes of the line, the largest first: indexes of [`Origins::stacks`].
+    /// The stacks of the line with the most bytes, the largest first: indexes of [`Origins::stacks`].
     pub stacks: Vec<(u32, Sum)>,
     /// The number of stacks that end in the line.
     pub all_stacks: usize,
@@ -202,8 +202,8 @@ fn live_at_peak(events: &[TraceEvent]) -> Vec<(usize, u64)> {
 }
 
 impl Owners {
-    /// Adds up blocks. Each block is given by one more than the index of its stack (0 if it was not recorded), and its
-    /// bytes.
+    /// Adds up blocks. Each block is given by one more than the index of its stack (0 if the stack was not recorded),
+    /// and the block's bytes.
     pub fn of(blocks: impl Iterator<Item = (u32, u64)>, origins: &Origins, lines: &Lines, most: usize) -> Self {
         let mut of_stacks: FxHashMap<u32, Sum> = FxHashMap::default();
         for (stack, size) in blocks {
@@ -404,7 +404,8 @@ mod tests {
     fn the_innermost_line_of_the_users_own_stands_for_a_stack() {
         let stacks: [&[u32]; 2] = [&[0, 1, 2, 3, 4, 5, 6], &[2, 4, 6]];
         assert_eq!(lines(&stacks, &[]), ["nn/utils.py:7 softmax", "model.py:7 scaled"]);
-        // A file that the user names as a library counts as one, so its callers name the stacks.
+        // A file that the user names as a library counts as a library, so the callers of the file's functions name the
+        // stacks.
         assert_eq!(lines(&stacks[..2], &["job/nn/", "model.py"]), ["train.py:7 <module>"; 2]);
     }
 

@@ -14,16 +14,17 @@ use crate::summary::fullest;
 use crate::trace::{Trace, TraceEvent};
 use std::collections::HashMap;
 
-/// The number of depths that are tried. A valley is at least half the peak deep, or half of this depth, and so on.
+/// The number of depths that are tried. The first depth of a valley is half the peak, the next depth is a quarter, and
+/// so on.
 const DEPTHS: u32 = 6;
 /// The number of depths that are tried for a single valley beside the peak, if no two valleys were found.
 const DEPTHS_OF_ONE: u32 = 3;
 /// The least depth of a valley, as a part (1/n) of the way from the lowest valley to the peak. Dips within a step are
 /// shallower.
 const LEAST_DEPTH_PART: u64 = 4;
-/// A step behind a valley counts as begun once live memory has risen by this part (1/n) of the depth.
+/// A step after a valley counts as begun once live memory has risen by this part (1/n) of the depth.
 const BEGINNING_PART: u64 = 4;
-/// The number of valleys that are examined before the peak, and the number behind it.
+/// The number of valleys before the peak that are examined, and the number of valleys after the peak.
 const VALLEYS: usize = 32;
 
 /// The end of a block that is never freed.
@@ -37,9 +38,9 @@ const NEVER: usize = usize::MAX;
 /// block whose place a block of the same size takes from one valley to the next is persistent too, as with optimizers
 /// that recompute their state. Gradients that stay from one step to the next also count. The beginning of a recording
 /// is no valley, because the weights may not be allocated yet. The end is no valley if the job has freed the memory
-/// that was live between its steps. Without a second valley, as in a recording of a single step, the memory counts that
-/// is live both at the peak and in the valley behind it, or before it. If a job runs out of memory in its second step,
-/// the optimizer's state may therefore be missing.
+/// that was live between its steps. Without a second valley, as in a recording of a single step, memory counts as
+/// persistent if it is live both at the peak and in the valley after the peak, or else in the valley before the peak.
+/// If a job runs out of memory in its second step, the optimizer's state may therefore be missing.
 #[must_use]
 pub fn persistent(trace: &Trace) -> u64 {
     Persistent::of(trace).bytes
@@ -115,8 +116,8 @@ impl Course {
         self.made[block] <= event && event < self.freed[block]
     }
 
-    /// Returns the events after which fewest bytes are live, between rises and falls of this depth. Behind the last
-    /// event there may be no rise.
+    /// Returns the events after which fewest bytes are live, between rises and falls of this depth. The last valley
+    /// needs no rise after it, since the trace may end there.
     fn valleys(&self, depth: u64) -> Vec<usize> {
         let mut out = Vec::new();
         // A recording begins with a rise from 0.
@@ -186,8 +187,8 @@ impl Course {
         }
     }
 
-    /// Returns the blocks that are live both at the peak and in the valley of this depth behind it. Without such a
-    /// valley, takes the valley before the peak; `None` if there is none.
+    /// Returns the blocks that are live both at the peak and in the valley of this depth after the peak. Without such a
+    /// valley, takes the valley before the peak; `None` if there is no valley.
     fn beside(&self, depth: u64) -> Option<Persistent> {
         let valleys = self.valleys(depth.max(1));
         let behind = valleys.iter().find(|valley| **valley > self.peak);
@@ -231,7 +232,8 @@ mod tests {
         builder.finish()
     }
 
-    /// The job has weights of 12 bytes, a first step that makes a state of 8 bytes behind its peak, and further steps.
+    /// The job has weights of 12 bytes, a first step that makes a state of 8 bytes after the step's peak, and further
+    /// steps.
     const FIRST: [i64; 9] = [5, 7, 30, 31, -31, -30, 9, 8, -9];
     const STEP: [i64; 6] = [30, 32, -32, -30, 9, -9];
 

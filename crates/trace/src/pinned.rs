@@ -1,6 +1,7 @@
 //! Page-locked memory: the memory that a cache holds for a trace, for PyTorch's cache and for a host pool.
 //!
-//! Owns: a model of PyTorch's cache, which uses none of this crate's allocators, and the figures of both.
+//! Owns: a model of PyTorch's cache, which uses none of this crate's allocators, and the figures of PyTorch's cache and
+//! of host pools.
 
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::replay::{PassReport, ReplayError, ReplayOptions, replay, replay_on_pinned};
@@ -9,7 +10,7 @@ use seamalloc::driver::Call;
 use seamalloc::{Config, HostPool};
 use serde_json::Value;
 
-/// The name of PyTorch's cache, which replaces a strategy's name.
+/// The value of [`PinnedReport::cache`] for PyTorch's cache. For a host pool the value is the strategy's name.
 pub const PYTORCH: &str = "pytorch";
 /// The number of lists of free blocks, one for each power of two.
 const LISTS: usize = u64::BITS as usize;
@@ -83,7 +84,7 @@ impl PinnedReport {
 /// rounded up to a power of two (`allocate`), and takes a free block of exactly this size or a new block of the machine
 /// (`get_free_block`). A freed block is free once the events of its streams have passed (`process_events`). Blocks are
 /// never split, merged or given back. The model favours PyTorch: a block is reused as soon as its free has completed in
-/// the trace, while PyTorch checks the oldest event first and stops if it has not passed.
+/// the trace, while PyTorch checks the oldest event first, and checks no further event if this one has not passed.
 #[must_use]
 pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
     let mut free = [0u64; LISTS];

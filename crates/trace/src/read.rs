@@ -19,11 +19,11 @@ const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json
 /// The first bytes of a csv of buffers with lifetimes.
 const BUFFERS: &[u8] = b"id,lower";
 
-/// Reads every trace of a file: one of a csv file, a `.seam` file or a log of RMM, and one for each device with events
-/// of a PyTorch snapshot.
+/// Reads every trace of a file. A csv file, a `.seam` file or a log of RMM has one trace. A PyTorch snapshot has one
+/// trace for each device with events.
 ///
-/// A trace is named after the file, without known endings. If there are several, `.dev1` and so on follows the name. A
-/// trace that stores its name keeps it.
+/// A trace is named after the file, without known endings. If a file has several traces, `.dev1` and so on is added to
+/// the name. A trace that stores its own name keeps this name.
 ///
 /// # Errors
 /// The file cannot be read, has no known format, is damaged, or contains no allocation.

@@ -18,8 +18,8 @@ use seamalloc::flight::TimedEvent;
 use seamalloc::observer::{Event, Observer};
 use seamalloc::snapshot::Snapshot;
 
-/// A history of the latest events of an allocator. Clones share it: the reader keeps one handle, and the allocator gets
-/// its observer.
+/// A history of the latest events of an allocator. Clones share the history: the program that reads the history keeps a
+/// clone, and the allocator gets the observer that comes with the recorder.
 ///
 /// ```
 /// use seamalloc::driver::StreamId;
@@ -104,7 +104,7 @@ impl Recorder {
     }
 
     /// Returns the history as a trace. Blocks allocated before the history are known from their frees, and from `held`,
-    /// the allocator's current snapshot, if it is given. The trace allocates them at its start.
+    /// the allocator's current snapshot, if it is given. The trace allocates these blocks at its start.
     ///
     /// # Errors
     /// [`TraceError::Rule`] with the index of the event, if events contradict each other.

@@ -22,10 +22,10 @@ pub(crate) struct RefusedRequest {
 }
 
 impl RefusedRequest {
-    /// The key of a trace's description.
+    /// The key of the refused request in a trace's description.
     pub(crate) const KEY: &str = "refused_request";
 
-    /// Returns the value under the key.
+    /// Returns the value under [`Self::KEY`].
     pub(crate) fn to_json(self) -> Value {
         json!({"event": self.event, "size": self.size, "stream": self.stream.0, "made": self.is_made})
     }

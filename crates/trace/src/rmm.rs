@@ -28,9 +28,9 @@ pub(crate) const BEGIN: &[u8] = b"Thread,";
 /// Reads a trace from a log of RMM's `logging_resource_adaptor`. `name` is the trace's name. Errors name `file`.
 ///
 /// # Errors
-/// An error that names the line: for other columns, a wrong field, too few or too many fields, and the free of a block
-/// that is not live. [`TraceError::Empty`] for a log without an allocation. An error of reading if `text` cannot be read or is
-/// too long.
+/// Other columns, a wrong field, too few or too many fields, or the free of a block that is not live: the error names
+/// the line. A log without an allocation gives [`TraceError::Empty`]. A `text` that cannot be read or is too long gives
+/// an error of reading.
 pub fn read_rmm(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, |line, builder| match line.number {
         1 => read_header(line),

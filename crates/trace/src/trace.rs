@@ -45,8 +45,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Returns the trace with all requests on one stream, as in a host pool, since the CPU is not ordered by a stream.
-    /// A free that completes later than it is requested keeps its completion.
+    /// Returns the trace with all requests on one stream, for a host pool: the CPU uses a host pool's memory, and no
+    /// stream orders the CPU. A free that completes later than it is requested keeps its completion.
     #[must_use]
     pub fn on_one_stream(&self) -> Self {
         let one = |event: &TraceEvent| match *event {

@@ -56,7 +56,7 @@ pub(crate) fn read_to_limit(file: &str, mut reader: impl BufRead, limit: u64) ->
 /// Reads a text that may be compressed by gzip, up to 1 GiB of it.
 ///
 /// # Errors
-/// The system's, or of what is no text.
+/// The system's error if the file cannot be read, or an error for content that is not text.
 pub fn unpacked_text(file: impl Read) -> std::io::Result<String> {
     let mut file = BufReader::new(file);
     let mut text = String::new();

@@ -58,7 +58,7 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
 
 /// The ending of a snapshot that [`write_trace_as_snapshot`] writes.
 pub const SNAPSHOT_ENDING: &str = ".pickle";
-/// The distance of addresses in such a snapshot, in bytes, and the first one.
+/// The distance between addresses in a snapshot of [`write_trace_as_snapshot`], in bytes, and also the first address.
 const ALIGNMENT: u64 = 512;
 const FIRST_ADDRESS: u64 = 1 << 40;
 
@@ -97,8 +97,8 @@ fn history_of(trace: &Trace) -> Vec<TimedEvent> {
 }
 
 /// Returns the refused request as events, and the number of events before it; `None` if no request was refused. A
-/// segment that exists only at that moment stands for the memory that was held. The snapshot then gives PyTorch as much
-/// available memory as the trace does.
+/// segment that exists only at the moment of the refusal stands for the memory that was held. The snapshot then gives
+/// PyTorch as much available memory as the trace does.
 fn refusal_of(trace: &Trace) -> Option<(usize, [Event; 3])> {
     let refused = RefusedRequest::of(trace).filter(|refused| !refused.is_made)?;
     let Recorded { available, free_beyond_limit, .. } = Recorded::of(trace);
@@ -139,7 +139,8 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_file_name(name);
     let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // The file may not exist. The first error is the one to return.
+        // The partial file may not exist. An error of its removal is ignored, since the first error is the one to
+        // return.
         let _ = fs::remove_file(&part);
     }
     written

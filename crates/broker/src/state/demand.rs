@@ -17,7 +17,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// The time limit for a member to give. An H200's driver takes 27 ms to release 2 GiB in chunks of 2 MiB, so 80 GiB
 /// take about a second.
 pub(super) const GIVE: Duration = Duration::from_secs(2);
-/// The time limit that is sent to a member, after which it reports the bytes released so far.
+/// The time limit that is sent to a member, after which the member reports the bytes released so far.
 pub(super) const GIVE_WITHIN_MS: u64 = 1000;
 /// The largest chunk that the option `chunk_size_mb` allows, in bytes.
 const LARGEST_PIECE: u64 = 1 << 30;
@@ -26,7 +26,7 @@ const ROUNDS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// The demand waits behind another demand of the same device.
+    /// The demand waits for another demand of the same device.
     Queued,
     Looking,
     Giving,

@@ -42,8 +42,8 @@ use std::time::{Duration, Instant};
 const DEPARTED: Duration = Duration::from_secs(3);
 /// The most departures that are remembered.
 const MAX_DEPARTED: usize = 256;
-/// The time after the broker's start in which it may not know all members. Members of a killed broker try to connect
-/// every half second.
+/// The time after the broker's start in which the broker may not know all members. Members of a killed broker try to
+/// connect every half second.
 const SETTLING: Duration = Duration::from_millis(1500);
 /// How often members below their guarantees may overtake a demand.
 const MAX_OVERTAKEN: u32 = 2;
@@ -100,7 +100,7 @@ impl Room {
         self.entered
     }
 
-    /// Takes received bytes of a connection, in any pieces. Returns whether the connection stays open. Bytes behind a
+    /// Takes received bytes of a connection, in any pieces. Returns whether the connection stays open. Bytes after a
     /// question are dropped.
     pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
         if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.speaks()) {
@@ -355,8 +355,8 @@ impl Room {
         asked.into_iter().for_each(|member| self.say(member, &Said::Spare { number }, now));
     }
 
-    /// Makes a new question for these members. Returns its number and the members asked. A late member is not asked
-    /// again until it has answered.
+    /// Makes a new question for these members. Returns the question's number and the members asked. A late member is
+    /// not asked again until it has answered.
     fn question(&mut self, concerns: impl Fn(u64, &Member) -> bool) -> (u64, Vec<u64>) {
         self.questions += 1;
         let mut asked = Vec::new();

@@ -106,8 +106,8 @@ impl Input {
     }
 }
 
-/// Returns a sentence about the kinds of steps: several kinds, requests outside of the one kind, or that kinds are not
-/// told apart. Empty otherwise.
+/// Returns a sentence about the kinds of steps: that there are several kinds, that there are requests outside of the
+/// only kind, or that kinds are not distinguished. Returns an empty text otherwise.
 fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {

@@ -35,7 +35,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0xf7, 0x78, 0xba),
 ];
 
-// Pixels.
+// The sizes are in pixels.
 const WIDTH: u32 = 1000;
 const HEAD: u32 = 66;
 const PANEL: u32 = 500;
@@ -127,6 +127,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Returns the picture of some panels.
 ///
+/// # Errors
 /// The errors of the drawing library.
 pub(crate) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<String, DrawError> {
     let mut svg = String::new();

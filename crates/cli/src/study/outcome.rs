@@ -106,8 +106,8 @@ impl<S> Outcome<S> {
 }
 
 /// Replays every trace with every setting, one after the other, and prints the results: as lines of JSON without an
-/// `output`, as a table otherwise. `repeated` returns the number of cells that a row repeats from the row above; it is
-/// told whether the row is the first of its trace.
+/// `output`, as a table otherwise. `repeated` returns the number of cells that a row repeats from the row above.
+/// `repeated` is told whether the row is the first of its trace.
 pub(super) fn outcomes<S: Copy>(
     traces: &[Trace],
     settings: &[S],

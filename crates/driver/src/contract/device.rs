@@ -55,10 +55,9 @@ pub struct DeviceProperties {
 ///
 /// Implementations are shared between threads and do their own locking.
 ///
-/// The methods of every trait can be called on a `dyn Driver` as they are. On a concrete type such as
-/// `SimGpu` of the simulator, their traits must be in scope; [`prelude`](crate::prelude)
-/// has all of them. A type that passes most calls on to another driver is a
-/// [`ForwardingDriver`](crate::ForwardingDriver).
+/// The methods of every trait can be called on a `dyn Driver` as they are. On a concrete type such as `SimGpu` of the
+/// simulator, the traits must be in scope; [`prelude`](crate::prelude) has all of the traits. A type that passes most
+/// calls on to another driver is a [`ForwardingDriver`](crate::ForwardingDriver).
 ///
 /// No method has a default body: a driver that does not support a call returns
 /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) explicitly.

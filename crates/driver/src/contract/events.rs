@@ -17,8 +17,8 @@ pub trait Events {
     /// `cuEventDestroy`: destroys an event.
     fn event_destroy(&self, event: EventId) -> DriverResult<()>;
 
-    /// `cuEventRecord`: the event completes when all work given to `stream` so far has. Recording again forgets the
-    /// earlier record.
+    /// `cuEventRecord`: the event completes when all work given to `stream` so far has completed. A later record
+    /// replaces an earlier one.
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()>;
 
     /// `cuEventQuery`: returns whether the event is complete. An event that was never recorded is complete.
@@ -31,7 +31,8 @@ pub trait Events {
     /// pre: as for `event_query`.
     fn event_synchronize(&self, event: EventId) -> DriverResult<()>;
 
-    /// `cuStreamWaitEvent`: work given to `stream` from now on starts after the event. The CPU does not wait.
+    /// `cuStreamWaitEvent`: work given to `stream` from now on starts after the event has completed. The CPU does not
+    /// wait.
     ///
     /// pre: if `stream` is being captured, the event was recorded in the same capture.
     fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()>;

@@ -26,9 +26,10 @@ impl PoolAttribute {
 /// Pools from which memory is allocated and freed in the order of streams (CUDA 11.2 and newer), and streams of the
 /// allocator's own, on which frees of several streams are joined.
 ///
-/// The three policies of reuse (`CU_MEMPOOL_ATTR_REUSE_…`) keep the driver's defaults: all on. So freed memory serves
-/// the stream of its free at once; another stream once that stream waits for an event after the free, or once the free
-/// is complete; and, where the device has no more memory, any stream behind a wait that the driver adds.
+/// The three policies of reuse (`CU_MEMPOOL_ATTR_REUSE_…`) keep the driver's defaults: all on. So the stream of the
+/// free may get freed memory again at once. Another stream may get the memory once that stream waits for an event that
+/// was recorded after the free, or once the free is complete. If the device has no more memory, any stream may get the
+/// memory, and the driver then makes that stream wait for the free.
 ///
 /// A device whose [`memory_pools`](crate::DeviceProperties::memory_pools) is `false` answers every call with
 /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED), or, if the driver is too old to have pools, with
@@ -41,7 +42,7 @@ pub trait MemoryPools {
 
     /// `cuMemPoolDestroy`: ends a pool. Its memory goes back to the device, once no memory of the pool is allocated.
     ///
-    /// pre: `pool` came from `pool_create`, and was not destroyed. The same holds for the calls below.
+    /// pre: `pool` came from `pool_create`, and was not destroyed. This condition holds for the calls below too.
     fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()>;
 
     /// `cuMemAllocFromPoolAsync`: returns the address of `size` bytes for work given to `stream` from now on.
@@ -54,8 +55,8 @@ pub trait MemoryPools {
     /// `cuMemFreeAsync`: gives memory back to its pool after all work given to `stream` so far. The CPU does not wait.
     ///
     /// pre: `address` came from `pool_malloc`, and was not freed.
-    /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real
-    /// GPU).
+    /// pre: `stream` is not being captured, and reaches the free after all work that uses the memory (both unchecked on
+    /// a real GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.
@@ -68,6 +69,6 @@ pub trait MemoryPools {
     /// `cuStreamCreate`: returns a new stream of the caller's own, which does not wait for the default stream.
     fn stream_create(&self) -> DriverResult<StreamId>;
 
-    /// `cuStreamDestroy`: destroys a stream of [`Self::stream_create`]. Its work goes on.
+    /// `cuStreamDestroy`: destroys a stream of [`Self::stream_create`]. The work of the stream goes on.
     fn stream_destroy(&self, stream: StreamId) -> DriverResult<()>;
 }

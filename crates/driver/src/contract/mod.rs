@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! device.rs            Driver: every trait below, and the calls for the device as a whole
-//! virtual_memory.rs    VirtualMemory: address space, physical memory, and mappings of one at the other
+//! virtual_memory.rs    VirtualMemory: address space, physical memory, and mappings of this memory at addresses
 //! plain_memory.rs      PlainMemory: memory that has its address from the start
 //! memory_pools.rs      MemoryPools: memory that is allocated and freed in the order of streams
 //! events.rs            Events: markers in streams, and waits for them
 //! streams.rs           Streams: which stream a handle names, and the wait for a stream
-//! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
+//! stream_capture.rs    StreamCapture: the calls that captures forbid, and how a thread makes them nevertheless
 //! stream_gate.rs       StreamGate: streams that stand still while memory changes under fixed addresses
 //! contents.rs          Contents: the bytes in memory, for guard mode, exchanges and sleep
 //! page_locked.rs       PageLocked: host memory that is copied from and to at the speed of the link

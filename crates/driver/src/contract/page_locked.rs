@@ -23,7 +23,7 @@ pub trait PageLocked {
     /// pre: `size` is not 0.
     fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer>;
 
-    /// `cuMemHostUnregister`, or `cuMemFreeHost`: gives a buffer back. The CPU waits for its copies first.
+    /// `cuMemHostUnregister`, or `cuMemFreeHost`: gives a buffer back. The CPU waits for the buffer's copies first.
     ///
     /// pre: the buffer came from `host_malloc`, and was not freed.
     fn host_free(&self, buffer: HostBuffer) -> DriverResult<()>;

@@ -60,7 +60,7 @@ impl Exported {
     }
 }
 
-/// A weak reference to an [`Exported`], by which a driver returns the same export again while it is open.
+/// A weak reference to an [`Exported`], by which a driver returns the same export again while that export is open.
 #[derive(Clone, Debug)]
 pub struct WeakExported {
     #[cfg(unix)]
@@ -85,13 +85,13 @@ impl WeakExported {
 }
 
 /// Memory that processes share: memory of `create` through file descriptors, memory of `malloc` through CUDA's IPC
-/// handles. The driver does not send these to the other process.
+/// handles. The driver does not send the descriptors or handles to the other process.
 ///
 /// A driver that cannot share memory answers every call with [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
     /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
-    /// import. Further calls return the same descriptor while a copy of it is left. The descriptor is closed with its
-    /// last copy: the driver keeps none.
+    /// import. Further calls return the same descriptor while a copy of the descriptor is left. The descriptor is
+    /// closed with its last copy: the driver keeps none.
     ///
     /// pre: `handle` was not released.
     fn export(&self, handle: Handle) -> DriverResult<Exported>;

@@ -7,7 +7,7 @@ use crate::error::{DriverError, DriverResult};
 use crate::ids::StreamId;
 
 /// The calls that a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a
-/// call is forbidden only if both forbid it.
+/// call is forbidden only if the mode of the capture and the mode of the thread forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// Forbids unsafe calls of any thread. Every thread starts in this mode.
@@ -45,7 +45,8 @@ pub fn in_relaxed_capture_mode<T, E: From<DriverError>>(
     let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
     let result = calls();
     if let Err(error) = driver.exchange_capture_mode(before) {
-        // The calls succeeded, only the restoring failed: captures forbid the thread less than before.
+        // The calls succeeded, and only the restoring of the mode failed. Captures now forbid this thread fewer calls
+        // than before.
         tracing::error!(%error, "a thread stays in relaxed capture mode");
     }
     result

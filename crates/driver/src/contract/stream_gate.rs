@@ -26,7 +26,7 @@ pub struct GateCopy {
 pub trait StreamGate {
     /// Holds the named streams, the default stream, and thereby all streams that wait for the default stream. Then
     /// makes the copies, once all earlier work of these streams is over. The CPU waits at most `patience_ns`
-    /// nanoseconds until the gate is given to the streams, and again as long for their work.
+    /// nanoseconds until every stream has been given the gate, and as long again for the earlier work of the streams.
     ///
     /// Returns whether the gate is closed and all bytes are copied. On `false` no stream is held, and the targets have
     /// arbitrary contents: a stream had too much work or is being captured, another thread was in a call that waits for the

@@ -10,8 +10,9 @@ use crate::ids::StreamId;
 /// pre, for the calls that reach the driver: the handle is the handle of a live stream (unchecked if the driver was
 /// told to trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Streams {
-    /// Returns the handle by which the driver knows `stream`, if it has several. Makes no driver call. Returns
-    /// [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular stream.
+    /// Returns the handle by which the driver knows `stream`, if the stream has several handles. Makes no driver call.
+    /// Returns [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular
+    /// stream.
     fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
 
     /// `cuStreamGetId`: returns a number that no other stream of the process ever has, while handles are used again.

@@ -38,7 +38,7 @@ pub trait VirtualMemory {
     /// cannot use such memory.
     fn create_on_host(&self, size: u64) -> DriverResult<Handle>;
 
-    /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left.
+    /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of the memory is left.
     ///
     /// pre: `handle` came from `create`, `create_on_host` or [`import`](super::ProcessSharing::import), and was not released.
     fn release(&self, handle: Handle) -> DriverResult<()>;

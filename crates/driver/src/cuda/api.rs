@@ -1,7 +1,7 @@
 //! libcuda's entry points, looked up at run time.
 //!
 //! Owns: the loaded library and its function pointers. The caller makes the right context current. An old driver lacks
-//! newer entry points, so each is optional, and a missing one is an error where it is used.
+//! newer entry points, so each entry point is optional, and a call of a missing entry point is an error.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -55,8 +55,8 @@ macro_rules! entry_points {
                 }
             )*
 
-            /// Returns an error if the driver lacks this entry point. An entry point that this crate never calls
-            /// passes.
+            /// Returns an error if the driver lacks this entry point. Returns no error for an entry point that this
+            /// crate never calls.
             pub(super) fn need(&self, entry_point: &'static str) -> Result<(), MissingEntryPoint> {
                 match entry_point {
                     $($symbol if self.entry_points.$method.is_none() => {
@@ -262,7 +262,7 @@ impl CudaApi {
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)
     }
 
-    /// Returns the error of an uncounted call, unless it succeeded.
+    /// Returns the error of an uncounted call, unless the call succeeded.
     pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
         if status == Status::SUCCESS { Ok(()) } else { Err(self.failed(call, status)) }
     }

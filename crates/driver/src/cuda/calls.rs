@@ -201,7 +201,7 @@ impl StreamCapture for CudaDriver {
         self.demand(Call::ExchangeCaptureMode, arguments, |api| unsafe {
             api.thread_exchange_stream_capture_mode(&mut raw)
         })?;
-        // An unknown mode is taken for the strictest one.
+        // An unknown mode counts as the strictest mode.
         Ok(ffi::CAPTURE_MODES.into_iter().find(|mode| ffi::capture_mode(*mode) == raw).unwrap_or_default())
     }
 }

@@ -62,7 +62,7 @@ impl Contents for CudaDriver {
 }
 
 impl CudaDriver {
-    /// Returns the stream for copies, which is made when it is first needed, for this call.
+    /// Returns the stream for copies, and makes the stream at the first use. `call` is the call that errors name.
     pub(super) fn own_stream(&self, call: Call) -> DriverResult<StreamId> {
         let mut own = self.own_stream.lock();
         if let Some(stream) = *own {

@@ -50,7 +50,7 @@ impl PrimaryContext {
         let mut current = ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let answer = unsafe { api.ctx_get_current(&mut current) }?;
-        // The common case: a thread of a framework already has the primary context current.
+        // In the common case, a thread of a framework already has the primary context current.
         if answer == Status::SUCCESS && current == self.context {
             return Ok(None);
         }

@@ -1,8 +1,9 @@
 //! One open GPU: the state and helpers behind the methods of the driver's traits.
 //!
-//! Owns: which events and handles are live, and the errors and statistics of its calls. One rule is added to the
-//! driver's own: an event, a handle or a stream that this device did not create, or that was destroyed, never reaches
-//! libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch (streams.rs).
+//! Owns: which events and handles are live, and the errors and statistics of the device's calls. One rule is added to
+//! the driver's own: an event, a handle or a stream that this device did not create, or that was destroyed, never
+//! reaches libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch
+//! (streams.rs).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -30,8 +31,9 @@ use crate::{
 
 /// An NVIDIA GPU.
 ///
-/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context,
-/// and keeps its own. Dropping a `CudaDriver` releases the context, but no event, handle or memory that is still live.
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context.
+/// If it has one, this context is current again after the call. Dropping a `CudaDriver` releases the context, but no
+/// event, handle or memory that is still live.
 ///
 /// The driver accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda
 /// follows a stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
@@ -42,14 +44,15 @@ pub struct CudaDriver {
     pub(super) device: CUdevice,
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
-    /// Memory of a GPU is created exportable wherever possible: on an H200 this took no longer.
+    /// Memory of a GPU is created exportable wherever possible: on an H200 creating it took no longer than without
+    /// export.
     pub(super) place: Place,
     /// The NUMA node of the machine nearest to the device, on which host memory for the device is created; `None` if
     /// the device cannot use such memory.
     pub(super) host_node: Option<c_int>,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    /// The live handles, and their exports, which stay open while somebody else has them.
+    /// The live handles, each with its export, if any. An export stays open while code outside of this driver holds it.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// Live page-locked host memory.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
@@ -135,7 +138,7 @@ impl CudaDriver {
         DriverError::new(call, status, detail)
     }
 
-    /// Makes a call by [`Self::ask`] with an event that cannot be destroyed meanwhile.
+    /// Makes a call by [`Self::ask`] with an event that cannot be destroyed during the call.
     pub(super) fn ask_event(
         &self,
         call: Call,

@@ -26,7 +26,7 @@ pub enum CudaLoadError {
 pub struct MissingEntryPoint {
     /// The entry point: `cuMemCreate`.
     pub name: &'static str,
-    /// The first version of CUDA whose driver has it: `10.2`.
+    /// The first version of CUDA whose driver has the entry point: `10.2`.
     pub since: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! CUDA's types and constants, as this crate passes them to libcuda.
 //!
-//! Owns: memory layouts and numbers. It makes no calls. `cuda-driver-sys` provides the types that cannot be wrong:
-//! integers and opaque pointers. Its structs and enums are not used: they come from CUDA 10.2, where a private
+//! Owns: memory layouts and numbers. The file makes no calls. `cuda-driver-sys` provides the types that cannot be
+//! wrong: integers and opaque pointers. Its structs and enums are not used: they come from CUDA 10.2, where a private
 //! `CUmemAllocationProp` cannot be written (its handle type has no 0), and an unknown status is undefined behaviour in
 //! a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
 
@@ -13,7 +13,7 @@ use crate::{CaptureMode, PoolAttribute};
 pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
 
 /// The types of `cuda-driver-sys` for systems on which it does not build without a CUDA toolkit. No library is loaded
-/// there.
+/// on these systems.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use std::ffi::{c_int, c_ulonglong, c_void};
@@ -174,7 +174,8 @@ pub(super) type CUfunction = *mut c_void;
 /// `CUmemoryPool`, an opaque pointer, which `cuda-driver-sys` does not have yet.
 pub(super) type CUmemoryPool = *mut c_void;
 
-/// `CUmemPoolProps`: 88 bytes in every version of CUDA that has it. The last fields were all reserved at first.
+/// `CUmemPoolProps`: 88 bytes in every version of CUDA that has this struct. The last fields were all reserved at
+/// first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemPoolProps {

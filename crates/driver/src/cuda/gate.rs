@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the words, on the host and on the device.
 pub(super) const WORDS: usize = 512;
-/// The words of the host: the gate is open for every epoch up to this; the copies of this epoch are done; marks of the
-/// relay and of the stream for copies; and from here on the marks of the held streams.
+/// The indexes of the host's words: the newest epoch for which the gate is open; the epoch whose copies are done; the
+/// mark of the relay; the mark of the stream for copies; and, from `MARKS` on, the marks of the held streams.
 const OPEN: u64 = 0;
 const COPIED: u64 = 1;
 const RELAY: u64 = 2;
@@ -84,8 +84,9 @@ impl Gate {
         true
     }
 
-    /// Launches the kernel that holds a stream: writes `mark` once all earlier work is over, and waits until `count` words from
-    /// `words` on have this epoch, or `open` has. Then writes `passed_on`, unless it is 0.
+    /// Launches the kernel that holds a stream: writes `mark` once all earlier work is over, and waits until `count`
+    /// words from `words` on have this epoch, or the word `open` has it. Then writes the word `passed_on`, unless that
+    /// address is 0.
     pub(super) fn launch_hold(&self, api: &CudaApi, stream: CUstream, hold: Hold) -> Result<Status, MissingEntryPoint> {
         let Hold { mut mark, mut words, mut count, mut open, mut passed_on } = hold;
         let mut epoch = self.epoch;

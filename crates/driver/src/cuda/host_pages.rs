@@ -6,7 +6,7 @@
 //! ```text
 //! mmap       |.....[=================]...|   2 MiB more than asked for
 //! munmap           [=================]       from a multiple of 2 MiB on
-//! madvise          not for children, in huge pages, and every page made
+//! madvise          no child inherits the pages, pages are huge, and every page is populated
 //! ```
 //! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make huge pages no faster
 //! than one: docs/measurements/2026-11-25-page-locking.
@@ -112,8 +112,8 @@ pub(super) struct HostPages {
 }
 
 impl HostPages {
-    /// Returns an error if the host has no room for `size` bytes, whoever takes them. The system overcommits: it does
-    /// not refuse pages when memory is short, but kills a process.
+    /// Returns an error if the host has no room for `size` bytes, whether this process or the driver takes them. The
+    /// system overcommits: it does not refuse pages when memory is short, but kills a process.
     pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
         match (self.system.available)() {
             Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),
@@ -152,8 +152,8 @@ impl HostPages {
         let start = (self.system.map)(whole).map_err(refused("mmap"))?.expose_provenance();
         let before = start.next_multiple_of(alignment) - start;
         let pages = Pages { address: start + before, mapped };
-        // Another thread may already have addresses that were given back, so where the kernel allows no further address
-        // range, only those still mapped are unmapped.
+        // Addresses that were given back may already belong to another thread. So if the kernel allows no further
+        // address range, only the addresses that are still mapped are unmapped.
         if let Err(error) = self.unmap(pages.address + mapped, alignment - before) {
             self.give_back(Pages { address: start, mapped: whole });
             return Err(refused("munmap")(error));

@@ -83,7 +83,7 @@ impl CudaDriver {
     ///
     /// An allocator of this memory must know which streams use an allocation, and the CPU is in no stream's order:
     /// `seamalloc::HostPool` handles that. The device's calls for contents ([`Contents`](crate::Contents)) cannot fill
-    /// or copy this memory, and it cannot be exported to other processes.
+    /// or copy this memory, and this memory cannot be exported to other processes.
     ///
     /// # Errors
     /// The errors of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
@@ -206,7 +206,7 @@ impl CudaDriver {
 }
 
 impl DeviceProperties {
-    /// Records the least and the recommended granularity of virtual memory, if there is any.
+    /// Records the least and the recommended granularity of virtual memory, if the device has virtual memory.
     fn set_virtual_memory(&mut self, granularities: Option<(u64, u64)>) {
         self.virtual_memory = granularities.is_some();
         if let Some((least, recommended)) = granularities {
@@ -245,22 +245,23 @@ impl Drop for CudaDriver {
     }
 }
 
-/// Returns whether streams can stand at a gate: whether the device runs its kernels, and the driver has all calls for it.
+/// Returns whether streams can be held at a gate: whether the device runs the gate's kernels, and the driver has all
+/// calls for it.
 fn has_stream_gates(api: &CudaApi, device: CUdevice) -> bool {
     let capability = attribute(api, ffi::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device).unwrap_or(0);
     capability >= GATE_CAPABILITY && GATE_CALLS.into_iter().all(|call| api.need(call).is_ok())
 }
 
-/// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. A driver that
-/// does not know the attributes has none.
+/// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. Returns
+/// `None` if the driver does not know the attributes.
 fn host_node(api: &CudaApi, device: CUdevice) -> Option<c_int> {
     let has_memory = has_attribute(api, ffi::ATTRIBUTE_HOST_VIRTUAL_MEMORY, device).unwrap_or(false);
     let nearest = attribute(api, ffi::ATTRIBUTE_HOST_NUMA_ID, device).ok().filter(|_| has_memory);
     nearest.map(|node| node.max(0))
 }
 
-/// Returns whether the device has pools of stream-ordered memory, and the driver has all calls for them. A driver that does not
-/// know the attribute has none.
+/// Returns whether the device has pools of stream-ordered memory, and the driver has all calls for them. Returns
+/// `false` if the driver does not know the attribute.
 fn has_memory_pools(api: &CudaApi, device: CUdevice) -> bool {
     MEMORY_POOL_CALLS.into_iter().all(|call| api.need(call).is_ok())
         && has_attribute(api, ffi::ATTRIBUTE_MEMORY_POOLS, device).unwrap_or(false)

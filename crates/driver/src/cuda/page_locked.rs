@@ -1,7 +1,7 @@
 //! Page-locked host memory, and copies that run by themselves.
 //!
-//! Owns: the calls of [`PageLocked`], and the live buffers. Each buffer has an event behind its last copy.
-//! `registration.rs` takes the memory.
+//! Owns: the calls of [`PageLocked`], and the live buffers. Each buffer has an event, which is recorded after each of
+//! its copies. `registration.rs` takes the memory.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -20,7 +20,7 @@ impl CudaDriver {
         self.buffers.lock().get(&buffer).cloned().ok_or_else(|| unknown_buffer(call, buffer))
     }
 
-    /// Issues a copy of a buffer on the copies' stream, and records the event behind it.
+    /// Issues a copy of a buffer on the copies' stream, and records the buffer's event after the copy.
     fn copy_of_buffer(
         &self,
         call: Call,
@@ -46,7 +46,8 @@ impl CudaDriver {
         let answer = self.demand(call, || range_text(address, size), issue);
         of.busy |= given;
         if given && answer.is_err() {
-            // No event stands behind this copy, so the CPU waits for the copy at once. SAFETY: the stream is alive.
+            // No event was recorded after this copy, so the CPU waits for the copy at once. SAFETY: the stream is
+            // alive.
             self.demand(call, String::new, |api| unsafe { api.stream_synchronize(raw) })?;
         }
         answer
@@ -67,7 +68,8 @@ impl CudaDriver {
         self.wait_for_buffer(Call::HostFree, of)?;
         let detail = || format!("{} of buffer {:#x}", of.origin.given_back_by(), of.address);
         let memory = (of.pointer(0).cast::<c_void>(), of.origin);
-        // SAFETY: no copy of the memory is under way, and the lock keeps the CPU from its bytes until it is noted as freed.
+        // SAFETY: no copy of the memory is under way, and the lock keeps the CPU from its bytes until the buffer is
+        // noted as freed.
         self.demand(Call::HostFree, detail, |api| unsafe { self.unlock_memory(api, memory) })?;
         let event = raw_event(of.event);
         // SAFETY: the event came from cuEventCreate, and nobody else has it.

@@ -1,8 +1,8 @@
 //! Access of other devices to this device's memory.
 //!
-//! Owns: the calls that grant access, and that revoke it if one of them fails. Mapped memory has an access list of its
-//! own (`cuMemSetAccess`), which is independent of CUDA's peer access between contexts (`cudaDeviceEnablePeerAccess`).
-//! Plain memory has only the latter.
+//! Owns: the calls that grant access, and that revoke access if one of these calls fails. Mapped memory has an access
+//! list of its own (`cuMemSetAccess`), which is independent of CUDA's peer access between contexts
+//! (`cudaDeviceEnablePeerAccess`). Plain memory has only peer access between contexts.
 
 use super::access::{AccessState, Peer};
 use super::context::{ContextError, PrimaryContext};
@@ -94,7 +94,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Gives the last device of the list access to all memory that is mapped, or to none of it.
+    /// Gives the last device of the list access to all memory that is mapped; if a call fails, to none of this memory.
     fn extend_access(&self, state: &AccessState, list: &[MemAccessDesc]) -> DriverResult<()> {
         let Some(peer) = list.last() else { return Ok(()) };
         for (&start, &end) in &state.ranges {

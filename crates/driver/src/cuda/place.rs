@@ -8,10 +8,10 @@ use std::ffi::c_int;
 /// The place of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On the GPU. Its memory can be exported to other processes, and accessed by network cards, where the device
-    /// supports this.
+    /// The memory is on the GPU. The memory can be exported to other processes, and accessed by network cards, where
+    /// the device supports this.
     Device { direct_rdma: bool, exportable: bool },
-    /// On a NUMA node of the machine.
+    /// The memory is on a NUMA node of the machine.
     Node(c_int),
 }
 

@@ -73,8 +73,8 @@ impl CudaDriver {
         }
         // SAFETY: the driver has just opened it for this caller, and nothing else knows it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // Programs that this process starts must not keep the memory open. If this call fails, such programs keep it
-        // open.
+        // Programs that this process starts must not keep the memory open. If this call fails, such programs keep the
+        // memory open.
         #[cfg(target_os = "linux")]
         let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         let exported = Exported::new(descriptor);

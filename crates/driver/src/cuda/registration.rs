@@ -9,7 +9,7 @@
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
 //! On an H100's machine (docs/measurements/2026-11-25-page-locking) cuMemHostAlloc takes shared small pages of the
-//! system and pins them, and the process's control group is charged for either.
+//! system and pins them, and the process's control group is charged for memory of either source.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -2,8 +2,9 @@
 //!
 //! Owns: the way around a rule of the driver. Memory that network cards may use (`gpuDirectRDMACapable`) and that is
 //! mapped at two addresses refuses access of further devices with `CUDA_ERROR_INVALID_VALUE` once the first of the two
-//! was unmapped, until it is mapped at one address more, for a moment (docs/measurements/2026-11-25-two-gpus).
-//! Exchanges leave memory in this state, and so do views that were mapped before the home address.
+//! mappings was removed, until the memory is mapped at one address more, for a moment
+//! (docs/measurements/2026-11-25-two-gpus). Exchanges leave memory in this state, and so do views that were mapped
+//! before the home address.
 //!
 //! ```text
 //! first     |chunk|  unmapped

@@ -217,7 +217,7 @@ impl CudaDriver {
 }
 
 /// Runs `run`, and `give_up` on another thread if `run` takes longer than `patience`. Returns the result, and whether
-/// it was late; Returns `None` without calling `run` if the other thread could not be started.
+/// `run` was late. Returns `None` without calling `run` if the other thread could not be started.
 fn unless_late<T>(patience: Duration, give_up: impl FnOnce() + Send, run: impl FnOnce() -> T) -> Option<(T, bool)> {
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();

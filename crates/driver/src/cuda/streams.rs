@@ -85,7 +85,7 @@ impl CudaDriver {
         Ok(ptr::with_exposed_provenance_mut(canonical.0 as usize))
     }
 
-    /// Returns whether the driver numbers streams. If it does not, this is logged once.
+    /// Returns whether the driver numbers streams. If the driver does not number them, this is logged once.
     fn tells_streams_apart(&self) -> bool {
         let Err(missing) = self.api.need("cuStreamGetId") else { return true };
         if self.tells_streams_apart.swap(false, Ordering::Relaxed) {

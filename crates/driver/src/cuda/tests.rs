@@ -92,7 +92,7 @@ fn page_locked_memory_is_the_systems_and_else_libcudas() {
         words(&mut expected, first);
         // Nobody has written the last byte, which is not a whole word.
         driver.host_bytes(buffers[1], 0, SIZE - 1, &mut |bytes| assert!(bytes == &expected[..bytes.len()])).unwrap();
-        // A copy is under way.
+        // This copy is still under way when the buffers are freed.
         driver.copy_out(device, buffers[0], 0, SIZE).unwrap();
         buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());
         assert!(buffers.into_iter().all(|buffer| driver.host_free(buffer).is_err()));

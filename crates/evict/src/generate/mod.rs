@@ -26,7 +26,7 @@ pub struct Program {
 
 impl Program {
     /// Generates the program. The same seed gives the same program on every machine; only programs with a random shape
-    /// use it.
+    /// use the seed.
     ///
     /// # Errors
     /// [`GraphError`].

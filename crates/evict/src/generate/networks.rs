@@ -9,7 +9,7 @@ use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 const HALF: u64 = 2;
 
 /// `layers` operators forward, each with one unit of time and `bytes` bytes, and as many operators back. Backward
-/// operator i reads the gradient behind it and the output of layer i - 1. The program is that of theorem 3.1 of
+/// operator i reads the gradient of operator i + 1 and the output of layer i - 1. The program is that of theorem 3.1 of
 /// Kirisame and others.
 ///
 /// # Errors
@@ -139,7 +139,7 @@ pub(super) fn unet() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// A product with a weight.
+/// Adds a product with a weight.
 fn linear_layer(tape: &mut Tape, rows: u64, from: (Node, u64), to: u64) -> Node {
     let weight = tape.weight(from.1 * to * HALF);
     tape.apply("linear", rows * to * HALF, &[from.0, weight], Saved::Inputs, 2 * rows * from.1 * to)
@@ -170,7 +170,7 @@ pub(super) fn transformer() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// The four gates of a cell, and its two states.
+/// Adds a cell: its four gates, and its two states, which are returned.
 fn cell(tape: &mut Tape, rows: u64, wide: u64, weight: Node, hidden: &[Node], state: &[Node]) -> (Node, Node) {
     let row = rows * wide * HALF;
     let inputs: Vec<_> = hidden.iter().copied().chain([weight]).collect();
@@ -229,7 +229,8 @@ pub(super) fn tree_lstm(seed: u64) -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// The blocks of `Runtime::chain` in `crates/trace/src/workload/rematerialisation.rs`, with its costs, for OPT 1.3B and 2048 tokens.
+/// The blocks of `Runtime::chain` in `crates/trace/src/workload/rematerialisation.rs`, with the costs of that file, for
+/// OPT 1.3B and 2048 tokens.
 pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
     // A product takes far more time for its bytes than a norm.
     const PRODUCT: u64 = 40;
@@ -256,8 +257,8 @@ pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with its costs. Nodes that stand
-/// for more words are larger.
+/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with the costs of that file. Nodes
+/// that stand for more words are larger.
 pub(super) fn dtr_tree(seed: u64) -> Result<Graph, GraphError> {
     let (words, row) = (100, 8 * 2048 * HALF * 16);
     let mut dice = dice(seed);

@@ -1,7 +1,7 @@
 //! Records a forward pass and adds the backward pass, as automatic differentiation does. The backward operators run in
-//! reverse order. Each reads the gradients of its operator's outputs and the saved tensors, and makes the gradients of
-//! the inputs. Several gradients of one tensor are added. A tensor is released behind the last operator that reads it;
-//! gradients of weights stay.
+//! reverse order. Each backward operator reads the gradients of its operator's outputs and the saved tensors, and makes
+//! the gradients of the inputs. Several gradients of one tensor are added. A tensor is released after the last operator
+//! that reads it; gradients of weights are not released.
 //!
 //! An operator's time is the larger of its arithmetic time and its memory time on a machine with the figures below, and
 //! at least the time of a launch.

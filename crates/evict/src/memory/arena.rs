@@ -1,6 +1,6 @@
 //! Coop's arena: the whole budget is one range. A block takes the smallest free piece that is large enough; of several
-//! such pieces, the lowest. An expensive tensor goes to the piece's low end and a cheap tensor to its high end, so that
-//! cheap tensors lie beside each other.
+//! such pieces of one size, the lowest. An expensive tensor goes to the low end of this piece and a cheap tensor to the
+//! high end, so that cheap tensors lie beside each other.
 //!
 //! The rules are those of `FindPiece`, `FindProperPositionInGroup` and `PieceCmp` with two groups, left and right
 //! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; Zhang and others, Coop: Memory is not a
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Arena {
     budget: u64,
     used: u64,
-    /// The bytes of each piece and whether it is free, by address. The pieces tile the range.
+    /// The bytes of each piece and whether it is free, by address. The pieces cover the range without gaps or overlaps.
     pieces: BTreeMap<u64, (u64, bool)>,
     /// The free pieces by bytes and address.
     free: BTreeSet<(u64, u64)>,
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((arena.used(), arena.unused()), (6 * 512, 4 * 512));
         assert_eq!(arena.allocate(5 * 512, End::Dear).unwrap(), None);
         arena.free(cheap).unwrap();
-        // The smallest piece that is large enough.
+        // The block takes the smallest piece that is large enough.
         let last = place(&mut arena, 1, End::Dear);
         assert_eq!(last, cheap);
         arena.free(last).unwrap();

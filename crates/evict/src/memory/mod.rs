@@ -1,4 +1,4 @@
-//! The memory below a runtime: it places blocks and refuses requests.
+//! The memory below a runtime, which places blocks and refuses requests.
 //!
 //! ```text
 //! live.rs      an allocator of seamalloc on a simulated GPU, with any strategy
@@ -45,18 +45,20 @@ pub struct Piece {
 pub trait Memory {
     /// Places a block of `bytes` bytes, at least one. Returns its address, or `None` if the memory refuses the request.
     ///
+    /// # Errors
     /// [`seamalloc::Error`] if the call failed for another reason than a refusal.
     fn allocate(&mut self, bytes: u64, end: End) -> Result<Option<u64>, seamalloc::Error>;
 
     /// Frees the block at an address.
     ///
+    /// # Errors
     /// [`seamalloc::Error`] if no block has the address, or the driver failed.
     fn free(&mut self, address: u64) -> Result<(), seamalloc::Error>;
 
     /// Returns the most bytes that may be held.
     fn budget(&self) -> u64;
 
-    /// Returns the bytes of the blocks, rounded as they were placed.
+    /// Returns the bytes of the blocks, each rounded as it was placed.
     fn used(&self) -> u64;
 
     /// Returns the bytes that a block of `bytes` bytes takes.

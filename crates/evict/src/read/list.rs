@@ -6,8 +6,8 @@
 //!    {"name": "matmul", "cost": 900, "inputs": ["x"], "outputs": [{"name": "y", "bytes": 4096}]}],
 //!  "results": ["y"]}
 //! ```
-//! An operator without inputs and cost makes a constant. The operators run in their order as far as the inputs allow. A
-//! tensor is released after the last operator that reads it; results stay to the end.
+//! An operator without inputs and cost makes a constant. The operators run in the order of the list as far as the
+//! inputs allow. A tensor is released after the last operator that reads it; results stay to the end.
 
 use super::error::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
@@ -26,7 +26,7 @@ struct Entry {
 /// Reads a list.
 ///
 /// # Errors
-/// [`ReadError`]; for a cycle, its tensors.
+/// [`ReadError`]. For a cycle, the error names the tensors of the cycle.
 pub fn read_list(name: &str, input: &str, text: &str) -> Result<Graph, ReadError> {
     let value: Value = serde_json::from_str(text).map_err(|error| ReadError::Line {
         input: input.to_owned(),

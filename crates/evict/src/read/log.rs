@@ -2,8 +2,9 @@
 //!
 //! The format and its meaning are those of simrd (`parse` and `parse_file` in `simrd/simrd/parse/parse.py` of
 //! uwsampl/dtr-prototype). Figures are strings. A call is followed by a size and an alias for each result. A mutation
-//! makes new tensors with the sizes of the old ones, and releases the old ones. Tensors held at the end must be in
-//! memory then. If there is a line `START`, the lines before it are skipped. A release of an unknown name is ignored.
+//! makes new tensors with the sizes of the old ones, and releases the old ones. Tensors that the program holds at the
+//! end must be in memory at the end. If there is a line `START`, the lines before it are skipped. A release of an
+//! unknown name is ignored.
 
 use super::error::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
@@ -188,7 +189,7 @@ impl Reader {
     }
 }
 
-/// Returns the next line, which must be the instruction `what` about the tensor `name`.
+/// Returns the next line. An error if that line is not the instruction `what` about the tensor `name`.
 fn follows<'a>(rest: &mut impl Iterator<Item = &'a Line>, what: &str, name: &str) -> Result<&'a Line, String> {
     let line = rest.next().ok_or_else(|| format!("the file ends before the {what} of `{name}`"))?;
     if line.text("INSTRUCTION")? == what && line.text("NAME")? == name {

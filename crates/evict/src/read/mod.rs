@@ -1,7 +1,7 @@
 //! Graphs in files: DTR's logs, and lists of operators as JSON; either may be compressed with gzip.
 //!
 //! ```text
-//! error.rs   what a file that is no graph is refused with
+//! error.rs   the error of a file that contains no valid graph
 //! log.rs     DTR's logs: one JSON object a line
 //! list.rs    one JSON object with all operators, in any order
 //! ```
@@ -31,7 +31,7 @@ pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     read_text(name, &path.display().to_string(), &text)
 }
 
-/// Reads a graph of either format. Messages name it `input`.
+/// Reads a graph of either format. Errors name the graph's file `input`.
 ///
 /// # Errors
 /// [`ReadError`].

@@ -1,4 +1,4 @@
-//! The question to a scheme, and the trait of all that answer it.
+//! The question to a scheme, and the trait of schemes, which answer the question.
 
 use crate::graph::StorageId;
 use crate::memory::Memory;
@@ -50,8 +50,8 @@ pub trait Scheme {
         self.changed(state, storage);
     }
 
-    /// Called for each storage that an operator reads, before the operator runs, if the operator makes a view. The
-    /// storage has new children then. The storage may be evicted, and the edges between the storages are new.
+    /// Called for each storage that an operator reads, before the operator runs, if the operator makes a view. The view
+    /// makes new edges between storages, so the storage has new children. The storage may be evicted at that time.
     fn linked(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }

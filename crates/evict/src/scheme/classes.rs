@@ -1,5 +1,5 @@
 //! Evicted neighbourhoods by union and find. Evicted tensors that touch belong to one class, and each class has a cost.
-//! A recomputed tensor takes its own cost out of the class. The class is not split, so its cost is an estimate.
+//! A recomputed tensor takes its own cost out of the class. The class is not split, so the class's cost is an estimate.
 //!
 //! The rules are those of `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in
 //! `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype, and of `remat::DisjointSet` in OneFlow's

@@ -4,8 +4,8 @@
 //! The rules are those of `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost of
 //! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, without the
 //! size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). `memory/arena.rs` has the two ends of the
-//! arena. Operators that overwrite an input take its memory (recomputable in place). If the allocator's segments hold
-//! no such run, or the memory only counts bytes, the tensor with the least cost per byte is evicted.
+//! arena. Operators that overwrite an input take the input's memory (recomputable in place). If the allocator's
+//! segments hold no such run, or the memory only counts bytes, the tensor with the least cost per byte is evicted.
 
 use super::ask::{Ask, Scheme};
 use super::classes::{Classes, Touching};
@@ -50,7 +50,8 @@ impl Scheme for Coop {
         if !window.is_empty() {
             return window;
         }
-        // No run is large enough. In one arena no eviction helps then. With several segments an eviction may help.
+        // No run is large enough. If the memory is one arena, no eviction helps. With several segments an eviction may
+        // help.
         if ask.memory.is_one_range() {
             return Vec::new();
         }

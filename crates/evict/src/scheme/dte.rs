@@ -3,10 +3,10 @@
 //! longer.
 //!
 //! The rules are those of `find_best_tensor` and `update_dsu_after_evict` in MegEngine's
-//! `imperative/src/impl/interpreter/interpreter_impl.cpp`, and of `eval_func` in its `tensor_info.h` (Hu and others,
-//! MegTaiChi, ICS 2022). MegEngine's estimate leaves out the tensor's own cost. OneFlow's form of DTE
+//! `imperative/src/impl/interpreter/interpreter_impl.cpp`, and of `eval_func` in MegEngine's `tensor_info.h` (Hu and
+//! others, MegTaiChi, ICS 2022). MegEngine's estimate leaves out the tensor's own cost. OneFlow's form of DTE
 //! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds the tensor's
-//! own cost. This scheme adds it too.
+//! own cost. This scheme also adds the tensor's own cost.
 
 use super::ask::{Ask, Scheme};
 use super::classes::{Classes, Touching};

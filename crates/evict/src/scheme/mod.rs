@@ -1,13 +1,13 @@
 //! Schemes, which choose the tensors to evict.
 //!
 //! ```text
-//! ask.rs        the question to a scheme, and the trait of all that answer it
-//! dtr.rs        h_DTR, with the exact evicted neighbourhood; MSPS, with its ancestors alone
+//! ask.rs        the question to a scheme, and the trait of schemes, which answer the question
+//! dtr.rs        h_DTR counts the exact evicted neighbourhood; MSPS counts only the evicted ancestors
 //! dtr_eq.rs     h_DTR^eq, with classes by union and find
 //! plain.rs      h_DTR^local, LRU, the largest first
-//! dte.rs        DTE: free memory beside a tensor counts as its own
+//! dte.rs        DTE: free memory beside a tensor counts as the tensor's own
 //! coop.rs       Coop: the cheapest window of neighbours in the arena
-//! stitched.rs   ours: any bytes will do
+//! stitched.rs   seamalloc's own scheme: free bytes can be joined wherever they are
 //! regions.rs    exact evicted neighbourhoods, kept up to date
 //! classes.rs    evicted neighbourhoods by union and find
 //! ```

@@ -1,6 +1,6 @@
 //! Exact evicted neighbourhoods and their costs. The evicted ancestors of a tensor are the tensors that are not in
-//! memory and must be recomputed for it. The evicted descendants of a tensor are the tensors that need it to be
-//! recomputed.
+//! memory and must be recomputed before that tensor. The evicted descendants of a tensor are the tensors that are not
+//! in memory and need that tensor to be recomputed.
 //!
 //! The rules are those of `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd, every
 //! change rebuilds the regions at its border. Here a change drops the regions, which are rebuilt when they are needed.
@@ -40,8 +40,8 @@ impl Regions {
         self.cost(state, storage, Way::Down)
     }
 
-    /// Drops the known costs of a storage, and of the storages in memory at the border of its evicted neighbourhood.
-    /// Called after the storage was evicted or computed.
+    /// Drops the known costs of a storage, and of the storages in memory at the border of the storage's evicted
+    /// neighbourhood. Called after the storage was evicted or computed.
     pub(super) fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
         self.known[storage.index()] = [None; 2];
@@ -63,7 +63,7 @@ impl Regions {
         cost
     }
 
-    /// Walks from a storage through all evicted storages in a direction. Returns their cost.
+    /// Walks from a storage through all evicted storages in a direction. Returns the cost of these storages.
     fn walk(&mut self, state: &State<'_>, storage: StorageId, way: Way) -> u64 {
         self.walk += 1;
         self.border.clear();

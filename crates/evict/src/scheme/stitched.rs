@@ -1,7 +1,7 @@
 //! seamalloc's own scheme, for memory in which free bytes can be joined wherever they are. The scheme evicts the tensor
 //! with the least cost per byte that becomes usable, and searches for no window.
 //!
-//! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed before it. DTR
+//! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed first. DTR
 //!   also adds evicted descendants. Evicted descendants need the tensor only if they are needed themselves, so they do
 //!   not count here.
 //! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free. A tensor
@@ -85,7 +85,8 @@ fn usable(pieces: &[Piece], granule: u64, bytes: u64) -> FxHashMap<u64, u64> {
 mod tests {
     use super::*;
 
-    /// Two granules of ten bytes: free from 0 to 4, a block to 12, free to 14, a block to 20. Another segment follows.
+    /// Two granules of ten bytes each. Bytes 0 to 4 are free, a block ends at 12, free bytes end at 14, and a block
+    /// ends at 20. A free granule of another segment comes next.
     const PIECES: [Piece; 5] = [
         Piece { address: 0, bytes: 4, segment: 0, is_free: true },
         Piece { address: 4, bytes: 8, segment: 0, is_free: false },

@@ -50,7 +50,7 @@ fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> 
     })
 }
 
-/// Columns of a program, and the value that each has in the first solution.
+/// Columns of a program, and the value of each column in the first solution.
 #[derive(Default)]
 struct Columns {
     program: RowProblem,

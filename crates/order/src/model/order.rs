@@ -127,7 +127,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             let made = storage.maker.and_then(|maker| tasks[maker as usize].at(before?));
             let sources = was.into_iter().chain(made);
             if storage.maker.is_some() || was.is_some() {
-                // A kept storage was kept or generated at the step before. A result must stay.
+                // A kept storage was kept or generated at the step before. A result of the program stays to the end.
                 let row = sources.map(|column| (column, -1.0)).chain([(now, 1.0)]);
                 if storage.is_kept {
                     program.add_row(0..=0, row)
@@ -160,7 +160,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
     (columns, tasks)
 }
 
-/// Returns the order of a solution, if it is valid.
+/// Returns the order of a solution, if the order is valid.
 fn read(instance: &Instance, windows: &Windows, tasks: &[Steps], values: &[f64]) -> Option<Vec<u32>> {
     let mut order = vec![None; instance.tasks.len()];
     let mut place = vec![0; instance.tasks.len()];

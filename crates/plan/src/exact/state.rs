@@ -12,7 +12,7 @@ pub(super) struct State<'a> {
     pub(super) instance: &'a Instance,
     /// The limit for the end of every buffer.
     capacity: u64,
-    /// The offset of each buffer; `NOWHERE` if it is not placed.
+    /// The offset of each buffer; `NOWHERE` if the buffer is not placed.
     pub(super) offsets: Vec<u64>,
     /// The lowest offset above the placed buffers that each buffer can have.
     pub(super) lowest: Vec<u64>,
@@ -39,7 +39,7 @@ pub(super) struct State<'a> {
 pub(super) struct Mark {
     lowest: usize,
     floors: usize,
-    /// Whether no remaining buffer needs memory at the same time, so that no buffer will lie above this one.
+    /// Whether no remaining buffer needs memory at the same time, so that no buffer will lie above the placed one.
     pub(super) is_hatless: bool,
     /// Whether all sections still have room for the remaining buffers.
     pub(super) has_room: bool,
@@ -110,16 +110,17 @@ impl<'a> State<'a> {
         self.to_come[within.0 as usize..within.1 as usize].iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether an identical buffer must be placed before this one. Identical buffers can change places, so one
-    /// order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
+    /// Returns whether an identical buffer must be placed before this buffer. Identical buffers can change places, so
+    /// one order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
     pub(super) fn is_behind_its_twin(&self, buffer: u32) -> bool {
         self.instance.twins[buffer as usize].is_some_and(|twin| self.offsets[twin as usize] == NOWHERE)
     }
 
     /// Returns whether all sections have room with the buffer at its lowest offset, before the effects on other buffers
     /// are computed (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). The bytes that remain in each section must
-    /// fit above its floor, and above the offset, since no later buffer is lower (`Check`: section inference, monotonic
-    /// floor). `most` is the bytes that remain in the fullest of the searched sections.
+    /// fit above the section's floor, and above the buffer's offset, since no buffer that is placed later has a lower
+    /// offset (`Check`: section inference, monotonic floor). `most` is the bytes that remain in the fullest of the
+    /// searched sections.
     pub(super) fn may_be_placed(&self, buffer: u32, within: (u32, u32), most: u64) -> bool {
         let offset = self.lowest[buffer as usize];
         let own = self.instance.sections.of(buffer).iter().all(|span| {
@@ -203,8 +204,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Raises the floors of the buffer's sections to its end. A floor is at least the lowest offset of the section's
-    /// remaining buffers (`UpdateSectionData`). The remaining buffers must fit above it;
+    /// Raises the floors of the buffer's sections to the buffer's end. A floor is at least the lowest offset of the
+    /// section's remaining buffers (`UpdateSectionData`). The remaining buffers must fit above the floor;
     /// [`may_be_placed`](Self::may_be_placed) checks this for the other sections.
     fn raise_floors(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         for span in self.instance.sections.of(buffer) {

@@ -26,7 +26,7 @@ pub enum Cause {
     },
     /// A stream capture is under way: until its end, the CPU cannot wait and no memory is given back.
     Capture,
-    /// The missing memory is free in private pools, which keep it until they are released.
+    /// The missing memory is free in private pools, which keep this memory until the pools are released.
     PrivatePools,
     /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: a large request also from
     /// several ranges), or from new memory, and neither is available.

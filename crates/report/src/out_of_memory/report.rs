@@ -67,7 +67,7 @@ pub struct OutOfMemory {
     pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
-    /// Free bytes in other private pools, small and large: these bytes serve only their own pools until these are
+    /// Free bytes in other private pools, small and large: these bytes serve only their own pools until these pools are
     /// released.
     pub free_in_private_pools: u64,
     /// Bytes of live memory that are spilled to host memory, and no part of `reserved` and `allocated`.

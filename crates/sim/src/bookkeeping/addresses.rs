@@ -1,6 +1,6 @@
 //! A region of addresses, or of offsets in a file. A request gets the lowest free range.
 //!
-//! Owns: the free ranges. The caller knows the contents of the others.
+//! Owns: the free ranges. The caller knows the contents of all other ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,8 @@ impl Addresses {
         region
     }
 
-    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` if there are none.
+    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` if no free range has
+    /// them.
     pub(crate) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let (start, address) = self.lowest(size, alignment)?;
         let range = self.remove(start)?;

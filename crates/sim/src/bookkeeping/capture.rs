@@ -6,15 +6,15 @@
 //! | call | global | thread-local | relaxed |
 //! |---|---|---|---|
 //! | virtual-memory calls, memory info, event create and destroy | yes | yes | yes |
-//! | malloc, free, event query and synchronize, synchronizing a stream | no | not in the thread that began it | yes |
+//! | malloc, free, event query and synchronize, synchronizing a stream | no | in other threads | yes |
 //! | synchronizing the captured stream, asking for its number | no | no | no |
 //! | in the captured stream, waiting for an event recorded outside | no | no | no |
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
 //! | synchronizing the device | no | no | no |
 //!
-//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`). In
-//! thread-local mode only the captures that the thread began bind it; in relaxed mode none. The last four rows always
-//! hold.
+//! Other threads are threads that did not begin the capture. A refused call invalidates the capture. A thread can
+//! loosen these rules for itself (`exchange_mode`). A thread in thread-local mode is bound only by captures that it
+//! began, and a thread in relaxed mode by none. The last four rows hold in every mode.
 
 use std::thread::{self, ThreadId};
 
@@ -93,7 +93,7 @@ impl Captures {
         self.position(stream).is_some()
     }
 
-    /// Returns the stream of which the capture was begun that includes this stream; `None` if the stream is not
+    /// Returns the stream with which the capture that includes this stream was begun; `None` if the stream is not
     /// captured.
     pub(crate) fn origin(&self, stream: StreamId) -> Option<StreamId> {
         self.on.get(self.position(stream)?)?.streams.first().copied()

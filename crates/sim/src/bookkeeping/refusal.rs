@@ -1,6 +1,6 @@
 //! The reason why a part of a device refuses a call.
 //!
-//! Owns: the status and the text of a refusal. With the call they become an error.
+//! Owns: the status and the text of a refusal. A refusal together with its call becomes an error.
 
 use seamalloc_driver::{Call, DriverError, Status};
 

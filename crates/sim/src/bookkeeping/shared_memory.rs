@@ -21,7 +21,7 @@ pub(crate) fn new_identity() -> u64 {
 }
 
 impl SharedMemory {
-    /// Writes the name behind `magic`, which identifies the kind of device. The last 32 bytes are zero.
+    /// Writes the name after `magic`, which identifies the kind of device. The last 32 bytes are zero.
     pub(crate) fn to_bytes(self, magic: [u8; 8]) -> [u8; 64] {
         let mut bytes = [0; 64];
         let fields = [magic, self.identity.to_le_bytes(), self.number.to_le_bytes(), self.size.to_le_bytes()];

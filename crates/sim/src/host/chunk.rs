@@ -116,7 +116,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the chunk's own file; `None` if it has none.
+    /// Returns the chunk's own file; `None` if the chunk lies in the device's file.
     pub(super) fn file(&self) -> Option<&Exported> {
         match &self.0 {
             Place::Part(_) => None,
@@ -124,7 +124,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the number of the chunk's own file; `None` if it has none.
+    /// Returns the number of the chunk's own file; `None` if the chunk lies in the device's file.
     pub(super) fn file_number(&self) -> Option<FileNumber> {
         match &self.0 {
             Place::Part(_) => None,

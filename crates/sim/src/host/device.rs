@@ -23,8 +23,8 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 /// A device that hands out host memory, on Linux and without a GPU.
 ///
 /// The device's addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays
-/// mapped with access meanwhile. Others may write there at the same time. Work of streams is checked, and never reaches
-/// unmapped memory.
+/// mapped with access meanwhile. Streams and other processes may write there at the same time. Work of streams is
+/// checked, and never reaches unmapped memory.
 ///
 /// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that
 /// is never touched takes no host memory.
@@ -98,7 +98,7 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // The available host memory, of which the device's memory is a part.
+        // The host memory for `create_on_host`: all that is available now. The device's memory is a part of it.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());
@@ -120,8 +120,8 @@ impl HostDriver {
     ///
     /// # Errors
     /// [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the [`Fault`]
-    /// is recorded. The memory is checked again before each step; then only a fault reports it.
-    /// [`Status::INVALID_VALUE`] for ranges that are not whole words of 8 bytes where they must be,
+    /// is recorded. The memory is checked again before each step of the work; a failure of this check is only recorded
+    /// as a fault. [`Status::INVALID_VALUE`] for ranges that are not whole words of 8 bytes where they must be,
     /// [`Status::INVALID_CONTEXT`] for a destroyed stream, [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid
     /// capture.
     pub fn launch(&self, stream: StreamId, work: HostWork) -> DriverResult<()> {
@@ -133,8 +133,8 @@ impl HostDriver {
         let state = self.shared.state.read();
         state.check_context()?;
         let runs = state.captures.check_work(stream)?;
-        // Work of a held stream waits behind the gate, where memory may be missing for some time. Memory is checked
-        // again before each step of the work.
+        // Work of a held stream waits at the gate, where memory may be missing for some time. Memory is checked again
+        // before each step of the work.
         let checked = !self.shared.streams.lock().is_at_gate(stream);
         let fault = work.ranges().filter(|_| checked).find_map(|range| state.memory.check_use(range, stream).err());
         drop(state);
@@ -218,13 +218,13 @@ impl HostDriver {
         self.shared.with_streams(Streams::make)
     }
 
-    /// Destroys a stream, as by `cuStreamDestroy`. Work given to it before is still carried out. Later calls that name
-    /// it are refused with [`Status::INVALID_CONTEXT`].
+    /// Destroys a stream, as by `cuStreamDestroy`. Work given to the stream before is still carried out. Later calls
+    /// that name the stream are refused with [`Status::INVALID_CONTEXT`].
     pub fn destroy_stream(&self, stream: StreamId) {
         self.shared.with_streams(|streams| streams.destroy(stream));
     }
 
-    /// Creates a stream with the handle of another one, which it destroys if necessary.
+    /// Creates a stream with the handle of another stream. Destroys the other stream if it still exists.
     pub fn replace_stream(&self, stream: StreamId) {
         self.shared.with_streams(|streams| streams.replace(stream));
     }

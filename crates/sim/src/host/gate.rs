@@ -1,6 +1,7 @@
 //! The gate for streams of a host device.
 //!
-//! Owns: the calls of [`StreamGate`]. Other threads can give held streams work meanwhile, as on a real GPU.
+//! Owns: the calls of [`StreamGate`]. Other threads can give held streams work while the gate is closed, as on a real
+//! GPU.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -159,8 +159,8 @@ impl Lane {
         self.items.push_back(Item::WaitFor(Arc::clone(mark)));
     }
 
-    /// Adds work that lasts until [`Self::finish`]. Returns its number. With `stays`, the work lasts even while the CPU
-    /// waits for it.
+    /// Adds work that lasts until [`Self::finish`]. Returns the number of this work. With `stays`, the work lasts even
+    /// while the CPU waits for it.
     pub(super) fn hold(&mut self, lane: LaneNumber, stays: bool) -> u64 {
         let number = self.next_hold;
         self.next_hold += 1;
@@ -248,7 +248,8 @@ impl Lane {
         self.held.iter().any(|gate| gate.stays)
     }
 
-    /// Returns, for each unfinished piece of work that is not behind the gate, the first part of `range` that it uses.
+    /// Returns, for each unfinished piece of work that does not wait at the gate, the first part of `range` that it
+    /// uses.
     pub(super) fn in_use(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
         let before_gate = |item: &&Item| !matches!(item, Item::Hold(gate) if gate.stays && !gate.is_open());
         self.items.iter().take_while(before_gate).filter_map(move |item| match item {

@@ -15,7 +15,7 @@ use seamalloc_driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessS
 
 /// The first bytes of an IPC handle.
 const MAGIC: [u8; 8] = *b"hostmem1";
-/// The bytes of an IPC handle with the process and its descriptor, behind the name of the memory.
+/// The bytes of an IPC handle with the process and its descriptor, after the name of the memory.
 const PROCESS: std::ops::Range<usize> = 32..36;
 const DESCRIPTOR: std::ops::Range<usize> = 36..40;
 /// The bytes of an IPC handle with the number of the file. The number shows whether the descriptor now belongs to

@@ -307,8 +307,8 @@ impl Streams {
         self.events.len()
     }
 
-    /// Returns, for each unfinished piece of work that is not behind a closed gate, the first part of `range` that it
-    /// uses, with its stream.
+    /// Returns, for each unfinished piece of work that does not wait at a closed gate, the first part of `range` that
+    /// it uses, with its stream.
     pub(super) fn in_use(&self, range: Range) -> Vec<(Range, StreamId)> {
         let all = self.lanes.values().flat_map(|lane| lane.in_use(range).map(|used| (used, lane.stream)));
         let mut found: Vec<_> = all.collect();

@@ -54,8 +54,8 @@ pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
 /// there.
 ///
 /// # Safety
-/// `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their words,
-/// since pages are whole words.)
+/// `size` bytes are mapped there for reading and writing until this function returns. The rest of the first and of the
+/// last word is then mapped too, since a page has whole words.
 pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     let end = address + size;
     let pattern = u64::from_ne_bytes([value; WORD as usize]);

@@ -16,7 +16,7 @@ use super::work::{HostWork, Progress};
 use crate::bookkeeping::{Answer, refuse};
 use seamalloc_driver::{Status, StreamId};
 
-/// The fewest threads. Two let streams overtake each other even if the machine has one core.
+/// The fewest threads. Two threads let streams overtake each other even if the machine has one core.
 const FEWEST_THREADS: usize = 2;
 /// The most threads. More threads find no further errors.
 const MOST_THREADS: usize = 4;
@@ -83,7 +83,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits on the CPU until the marks that `marks` returns have passed. Ends the held work on the way.
+    /// Waits on the CPU until the marks that `marks` returns have passed. Ends the held work on which the marks depend.
     pub(super) fn wait_for(&self, marks: impl FnOnce(&mut Streams) -> Answer<Vec<Arc<Mark>>>) -> Answer<()> {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;

@@ -191,7 +191,7 @@ fn fills_and_reads_keep_to_memory_and_captures() {
     gpu.begin_capture(S, CaptureMode::Global).unwrap();
     assert_eq!(status(gpu.read(address, &mut bytes)), Status::STREAM_CAPTURE_UNSUPPORTED);
     gpu.end_capture(S).unwrap_err();
-    // A fill behind held work uses the memory until the hold ends.
+    // A fill that waits for held work uses the memory until the hold ends.
     let hold = gpu.hold(S);
     gpu.fill(address, 10, 3, S).unwrap();
     gpu.unmap(address, G).unwrap();

@@ -31,7 +31,7 @@ fn status<T: fmt::Debug>(result: DriverResult<T>) -> Status {
     result.unwrap_err().status
 }
 
-/// Maps chunks of these sizes one behind the other at the start of a reservation of twice their size, with access.
+/// Maps chunks of these sizes at adjacent addresses, at the start of a reservation of twice their size, with access.
 fn mapped(gpu: &SimGpu, sizes: &[u64]) -> (u64, Vec<Handle>) {
     let size: u64 = sizes.iter().sum();
     let address = gpu.reserve(2 * size, 0).unwrap();
@@ -208,7 +208,7 @@ fn a_handle_is_mapped_whole_inside_a_reservation_over_nothing() {
 fn ranges_of_unmap_and_access_are_whole_mappings_without_a_gap() {
     let gpu = gpu();
     let (address, handles) = mapped(&gpu, &[G, 2 * G, G]);
-    // One mapping lies behind a gap, and another in the next reservation.
+    // One mapping lies after a gap, and another in the next reservation.
     gpu.map(address + 5 * G, G, 0, handles[0]).unwrap();
     gpu.map(address + 7 * G, G, 0, handles[0]).unwrap();
     let neighbour = gpu.reserve(G, 0).unwrap();

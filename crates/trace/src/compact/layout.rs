@@ -5,7 +5,7 @@
 use crate::error::TraceError;
 
 /// The first bytes of every compact file. The bytes above 127 and the line ends reveal a file that was copied as text,
-/// as in PNG.
+/// as in the signature of PNG.
 pub const MAGIC: [u8; 8] = *b"\x89sea\r\n\x1a\n";
 
 /// The version that is written, and the newest version that is read.

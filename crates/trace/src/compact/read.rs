@@ -1,8 +1,8 @@
 //! Reads the compact format.
 //!
-//! Untrusted bytes cannot make the reader take more memory than the account allows. The body's length is trusted up to
-//! the longest allowed body. Other counts are trusted only once the bytes are there, and lists are allocated at their
-//! final length.
+//! Untrusted bytes cannot make the reader take more memory than the file's account ([`Memory`]) allows. The body's
+//! length is trusted up to the longest allowed body. Other counts are trusted only once the counted bytes are there,
+//! and lists are allocated at their final length.
 
 use zstd::zstd_safe::{self, zstd_sys::ZSTD_ErrorCode};
 
@@ -19,8 +19,8 @@ use seamalloc::driver::StreamId;
 /// Reads a trace from the bytes of a file. Errors name `file`.
 ///
 /// # Errors
-/// The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes in errors
-/// count from the start of the unpacked body.
+/// The bytes are not of this format, have a later version, are cut off or damaged, or an event breaks a rule. Byte
+/// offsets in errors count from the start of the unpacked body.
 pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     let (body, mut memory) = unpack(file, bytes)?;
     let too_much = |error| TraceError::memory(file, error);
@@ -211,7 +211,7 @@ impl<'a> Column<'a> {
         Err(self.malformed(start, "a number of more than 64 bits", what))
     }
 
-    /// Reads numbers that follow their count. At least one byte must remain for each number.
+    /// Reads a count, and then as many numbers. At least one byte must remain for each number.
     fn numbers<T>(
         &mut self,
         count: &str,
@@ -239,7 +239,7 @@ impl<'a> Column<'a> {
         block.ok_or_else(|| self.malformed(start, &format!("a block {distance} after {named}"), "a block number"))
     }
 
-    /// Reads a part that follows its length.
+    /// Reads a length, and then a part of as many bytes.
     fn part(&mut self, what: &str) -> Result<Column<'a>, TraceError> {
         let start = self.at;
         let length = self.number(what)?;

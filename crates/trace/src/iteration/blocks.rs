@@ -1,11 +1,11 @@
-//! The blocks of a trace by number, and the live bytes behind each event.
+//! The blocks of a trace by number, and the live bytes after each event.
 //!
 //! Owns: the rounding of sizes, and the tokens for the comparison of operations.
 
 use crate::trace::{Trace, TraceEvent};
 use std::ops::Range;
 
-/// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of it too. The unit is
+/// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of the unit too. The unit is
 /// PyTorch's least block (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
 /// The end of a block that is never freed.
@@ -18,7 +18,7 @@ pub(super) struct Blocks {
     /// The event that made each block, and the event that ended its use; `NEVER` if no event did.
     pub(super) made: Vec<usize>,
     pub(super) freed: Vec<usize>,
-    /// The live bytes behind each event.
+    /// The live bytes after each event.
     pub(super) live: Vec<u64>,
     /// Allocations and requested frees: the event's index, the block's index, and `true` for a free.
     pub(super) operations: Vec<(usize, u32, bool)>,
@@ -90,7 +90,7 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
-    /// Returns the most live bytes behind the events of a range.
+    /// Returns the most live bytes after any event of a range.
     pub(super) fn most(&self, events: Range<usize>) -> u64 {
         self.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
     }
@@ -101,12 +101,12 @@ impl Blocks {
         operation(events.start)..operation(events.end)
     }
 
-    /// Returns the event of an operation; the end of the trace for an operation behind the last one.
+    /// Returns the event of the operation with this index; the end of the trace for an index after the last operation.
     pub(super) fn event(&self, operation: usize) -> usize {
         self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
     }
 
-    /// Returns the event with the least live bytes behind it, among the events from operation `from` to before
+    /// Returns the event after which the fewest bytes are live, among the events from operation `from` to before
     /// operation `to`.
     pub(super) fn least_live(&self, from: usize, to: usize) -> usize {
         let (from, to) = (self.event(from), self.event(to));

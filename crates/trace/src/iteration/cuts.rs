@@ -1,8 +1,8 @@
 //! The beginnings of iterations, and the choice of the repeating part that counts as an iteration.
 //!
 //! Owns: the rule that an iteration contains the peak of live memory. A model's layers and the tensors of an optimizer
-//! repeat too, and more often than steps do. But either none of them contains the peak, or the memory that they keep
-//! adds up.
+//! repeat too, and more often than steps do. But either none of these repetitions contains the peak, or the memory that
+//! they keep adds up from one to the next.
 
 use super::blocks::Blocks;
 use super::period::{self, Period};
@@ -13,13 +13,14 @@ use std::ops::Range;
 /// repetition is a part of a larger repeating part, such as a model's layers within a step.
 const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-/// The least part of the operations that an iteration before or behind the others shares with its neighbour.
+/// The least part of the operations that an iteration before or after the others shares with its neighbour.
 const IN_COMMON: f64 = 0.75;
-/// The range around the expected end of an iteration, as a part (1/n) of its length. The next iteration begins where
-/// fewest bytes are live in this range.
+/// The range around the expected end of an iteration, as a part (1/n) of the iteration's length. The next iteration
+/// begins where fewest bytes are live in this range.
 const AROUND_PART: usize = 8;
 
-/// Around the iteration with the peak, persistent memory and at most this part (1/n) of the rest is live.
+/// The largest part (1/n) of the peak's memory beyond persistent memory that may be live at both ends of the iteration
+/// with the peak.
 const BETWEEN_PART: u64 = 4;
 
 /// The way in which the iterations of a trace are alike.
@@ -83,13 +84,13 @@ impl Cuts {
         Self { likeness: Likeness::None, at: vec![0, blocks.live.len()], part }
     }
 
-    /// Cuts every iteration at the point with the fewest live bytes in the second one, if there is a second one. The
-    /// first iteration may allocate the memory that is kept.
+    /// Cuts all iterations at the same place, where the second iteration has the fewest live bytes. The first iteration
+    /// does not choose the place, since it may allocate the memory that is kept.
     fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
         let Period { start, length, covered } = *period;
         let second = start + length;
         let cut = blocks.least_live(second, (second + length).min(start + covered));
-        // Events between two operations are completions of frees. The cut lies behind all of them.
+        // Events between two operations are completions of frees. The cut lies after all of these completions.
         let operation = blocks.operations.partition_point(|(event, _, _)| *event <= cut);
         let shift = (operation - start) % length;
         let cuts = (start + shift..start + covered + 1).step_by(length);
@@ -97,8 +98,8 @@ impl Cuts {
     }
 
     /// Returns the iterations if one of them contains the peak of live memory. The peak may also lie in an iteration
-    /// directly before or behind them, if it has about the same length and shares most operations with its neighbour.
-    /// Returns `None` otherwise.
+    /// directly before or after them, if this iteration has about the same length and shares most operations with its
+    /// neighbour. Returns `None` otherwise.
     fn holding_peak(mut self, blocks: &Blocks, shape: &[u64], persistent: u64) -> Option<Self> {
         let most = blocks.live.iter().copied().max()?;
         let peak = blocks.live.iter().position(|live| *live == most)?;
@@ -133,12 +134,12 @@ impl Cuts {
         (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
     }
 
-    /// Returns the events of `count` iterations from this one on; `None` if there are fewer.
+    /// Returns the events of `count` iterations from iteration `index` on; `None` if the trace has fewer.
     pub(super) fn events(&self, index: usize, count: usize) -> Option<Range<usize>> {
         Some(*self.at.get(index)?..*self.at.get(index + count)?)
     }
 
-    /// Returns the number of requests between a request of this iteration and the same request `count` iterations
+    /// Returns the number of requests between a request of iteration `index` and the same request `count` iterations
     /// before; `None` if there is no such iteration.
     pub(super) fn requests_back(&self, blocks: &Blocks, index: usize, count: usize) -> Option<usize> {
         let events = self.events(index.checked_sub(count)?, count)?;
@@ -161,8 +162,7 @@ impl Cuts {
     }
 }
 
-/// Returns the other end of an iteration directly before or behind a known one; `None` if there is no similar
-/// iteration.
+/// Returns the other end of an iteration directly before or after a known one; `None` if there is no similar iteration.
 fn beside(blocks: &Blocks, shape: &[u64], known: Range<usize>, is_before: bool) -> Option<usize> {
     let around = known.len() / AROUND_PART;
     let expected = if is_before { known.start.checked_sub(known.len())? } else { known.end + known.len() };

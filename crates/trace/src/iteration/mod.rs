@@ -91,6 +91,7 @@ impl Iteration {
     /// is taken too if many bytes are allocated before the blocks of the previous iteration that they replace are
     /// freed. The new and the old blocks then use two places in turn.
     ///
+    /// # Errors
     /// The trace has more blocks or bytes than can be planned.
     pub fn of(trace: &Trace) -> Result<Self, ProblemError> {
         let blocks = Blocks::new(trace);
@@ -145,7 +146,8 @@ impl Iteration {
         let first_of = |event: usize| blocks.made.partition_point(|made| *made < event);
         let (first, behind) = (first_of(from), first_of(to));
         let mut out = Vec::new();
-        // The entry is the end of each block that was live at the beginning, by the block that takes its place.
+        // For each block that takes the place of a block that was live at the beginning, the entry is the end of that
+        // older block.
         let mut comes_in = vec![None; behind - first];
         for block in 0..first {
             let freed = blocks.freed[block];
@@ -284,7 +286,7 @@ mod tests {
             let id = |index: u64| 1000 * step + index;
             program.make(id(0), 9);
             if step > 0 {
-                // The step before made this block, in its middle.
+                // The previous step made this block in the middle of that step.
                 program.free(id(1) - 1000);
             }
             program.make(id(2), 5);

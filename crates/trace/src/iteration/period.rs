@@ -1,7 +1,7 @@
 //! The period of a sequence, which is the length of the part that a program repeats.
 //!
-//! Owns: the search for a distance at which a sequence is equal to itself over the longest possible run. If there is
-//! none, owns the search for pieces that recur at about even distances.
+//! Owns: the search for a distance at which a sequence is equal to itself over the longest possible run and, if there
+//! is no such distance, the search for pieces that recur at about even distances.
 
 use rustc_hash::FxHashMap;
 
@@ -55,8 +55,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
 }
 
 /// Returns places that a program passes once in each iteration. A place is found by pieces that recur at about even
-/// distances over more than half of the sequence. Of several kinds of pieces, returns those that recur most often, and
-/// which together are at least twice as long as one.
+/// distances over more than half of the sequence. Pieces that recur equally often are of one kind, and a kind counts if
+/// its pieces together are at least twice as long as one piece. The result is the places of the first piece of the kind
+/// that recurs most often.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {
@@ -97,7 +98,7 @@ pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     pieces(sequence, MARK).filter(|(_, hash)| *hash == mark).map(|(index, _)| index).collect()
 }
 
-/// Returns the hash of each piece of this length, with the place where it begins.
+/// Returns the hash of each piece of this length, with the place where the piece begins.
 pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
     let top = (1..length).fold(1_u64, |power, _| power.wrapping_mul(BASE));
     let mut hash = 0_u64;
@@ -125,8 +126,8 @@ fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
     distances.into_iter().take(TRIED).map(|(distance, _)| distance).collect()
 }
 
-/// Returns the beginning and the length of the longest run in which each token is equal to the token at this distance
-/// behind it; `None` if there is none.
+/// Returns the beginning and the length of the longest run in which each token is equal to the token that is `distance`
+/// places later; `None` if there is no such run.
 fn longest_run(sequence: &[u64], distance: usize) -> Option<(usize, usize)> {
     let (mut best, mut start) = (None::<(usize, usize)>, 0);
     let behind = sequence.get(distance..)?;
@@ -149,7 +150,8 @@ mod tests {
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[1, 2, 3, 4]), None);
         assert_eq!(find(&[7, 1, 2, 1, 2, 1, 9]), Some(Period { start: 1, length: 2, covered: 5 }));
-        // The sequence has a beginning of its own, then four times a head, ten layers of three tokens, and a tail.
+        // The sequence has a beginning of its own, then four steps, each with a head, ten layers of three tokens, and a
+        // tail.
         let step: Vec<u64> = [100].into_iter().chain((0..30).map(|token| token % 3)).chain([101, 102]).collect();
         let sequence: Vec<u64> = (1000..1050).chain(step.repeat(4)).chain([5]).collect();
         assert_eq!(find(&sequence), Some(Period { start: 50, length: 33, covered: 132 }));

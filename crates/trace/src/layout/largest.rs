@@ -2,10 +2,11 @@
 //!
 //! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free
 //! block, or from new memory, for which wholly free segments are given back to the driver. Expandable segments map
-//! whole free pieces of 20 MiB (2 MiB for small requests) again behind a stream's last block. Expandable segments also
-//! take pieces of other streams, after a wait for the GPU. `stitch` joins every free piece of 2 MiB at other addresses,
-//! and splits chunks for this. With `split:off` it joins the same pieces as expandable segments, and the free ends of
-//! two more. Private pools keep their memory. Pending memory counts as in use.
+//! whole free pieces of 20 MiB (2 MiB for small requests) again, at the addresses after a stream's last block.
+//! Expandable segments also take pieces of other streams, after a wait for the GPU. `stitch` joins every free piece of
+//! 2 MiB at other addresses, and splits chunks for this. With `split:off`, `stitch` joins the same pieces as expandable
+//! segments, and the free ends of two partly used pieces. Private pools keep their memory. Pending memory counts as in
+//! use.
 
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;

@@ -106,9 +106,9 @@ impl LayoutPool {
 }
 
 impl Layout {
-    /// Returns the largest request that each allocator could serve at that moment, on a device with `capacity` bytes;
-    /// without a capacity, from the reserved memory alone. No request is larger than the device's memory less the
-    /// blocks in use.
+    /// Returns the largest request that each allocator could serve at the layout's moment, on a device with `capacity`
+    /// bytes; without a capacity, from the reserved memory alone. No request is larger than the device's memory less
+    /// the blocks in use.
     #[must_use]
     pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
         // If the device has less memory than is reserved, a part of the free memory does not exist.

@@ -101,7 +101,8 @@ fn a_view_has_two_ends_of_different_pieces() {
     let tail = || native(&[(12, 'a'), (8, 'f')]);
     let head = || native(&[(9, 'f'), (11, 'a')]);
     assert_eq!(largest(&layout(&[tail(), head(), tail()]), None), [9, 9, 17, 24]);
-    // Wholly free segments are given back to the driver. A stream's last piece stays, and memory continues behind it.
+    // Wholly free segments are given back to the driver. A stream's last piece stays, and new memory continues at the
+    // addresses after this piece.
     let expandable = r#""is_expandable":true,"#;
     let grown = Segment { more: expandable, blocks: &[(8, 'a'), (52, 'f')] };
     let free = Segment { more: r#""is_expandable":true,"stream":9,"#, blocks: &[(40, 'f')] };

@@ -1,8 +1,8 @@
-//! The verdict on a layout, as far as one moment allows it.
+//! The verdict on a layout, as far as the memory at one moment allows a verdict.
 //!
 //! Owns: the rules with their thresholds, and the sentences. The rules follow the five questions of `docs/why.md`:
-//! whether too much is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept
-//! apart.
+//! whether too much is live, whether others hold the memory, whether free memory lies in holes, and whether streams
+//! keep free memory apart.
 
 use super::Layout;
 use crate::columns::bytes_beside;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// The part (1/n) of the reserved memory below which free memory is no fragmentation.
 const LITTLE: u64 = 20;
-/// The part (1/n) of the free memory. If more than this part is on other streams than the stream with the most, streams
-/// keep memory apart.
+/// The part (1/n) of the free memory. If more than this part is on other streams than the stream with the most free
+/// memory, streams keep memory apart.
 const APART: u64 = 4;
 /// The part (1/n) of the free memory that decides the verdict if private pools or one hole have more. An allocator is
 /// not advised if it serves less than this part of the best allocator's largest request.
@@ -54,7 +54,7 @@ impl LayoutVerdictKind {
     }
 }
 
-/// The verdict of a layout on a request that was refused at its moment.
+/// The verdict of a layout on a request that was refused at the layout's moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayoutVerdict {
@@ -77,8 +77,8 @@ impl LayoutVerdict {
 }
 
 impl Layout {
-    /// Returns the verdict on a request that was refused at that moment, on a device with `capacity` bytes, if the
-    /// capacity is known.
+    /// Returns the verdict on a request that was refused at the layout's moment, on a device with `capacity` bytes, if
+    /// the capacity is known.
     #[must_use]
     pub fn verdict(&self, capacity: Option<u64>) -> LayoutVerdict {
         let kind = self.kind(capacity);

@@ -90,15 +90,16 @@ pub(super) fn assemble(
 struct Reserved {
     /// The bytes held before the history.
     before: u64,
-    /// The most bytes held during it.
+    /// The most bytes held during the history.
     peak: u64,
-    /// The most bytes that were held and free when memory ran out; `None` if it did not.
+    /// The sum of the bytes that the allocator held and the bytes that the device had free when memory ran out, the
+    /// largest if it ran out several times; `None` if memory did not run out.
     available: Option<u64>,
-    /// The most bytes that the device had free when a limit refused a request; `None` if no limit did.
+    /// The most bytes that the device had free when a limit refused a request; `None` if no limit refused one.
     free_beyond_limit: Option<u64>,
 }
 
-/// Reads a history backwards. At its end, `held` bytes are held.
+/// Reads a history backwards. At the history's end, the allocator holds `held` bytes.
 fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
     let (mut now, mut peak, mut available, mut free_beyond_limit) = (held, held, None, None);
     for event in history.iter().rev().flatten() {
@@ -106,7 +107,7 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
             // If the device had enough free memory, a limit refused the request. Only the held bytes are known to be
-            // available then.
+            // available at a refusal by a limit.
             Action::Oom if event.address >= most_taken(event.size) => {
                 available = available.max(Some(now));
                 free_beyond_limit = free_beyond_limit.max(Some(event.address));
@@ -368,8 +369,8 @@ mod tests {
 
     #[test]
     fn settings_that_multiply_are_bounded() {
-        // allocator_settings has lists that each contain the one before ten times, which would be 10^7 values if they
-        // were copied.
+        // allocator_settings has lists that each contain the previous list ten times. Copies of the lists would be 10^7
+        // values.
         let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]".to_vec();
         pickle.extend(b"X\x12\x00\x00\x00allocator_settings]\x94");
         for id in 0..7 {

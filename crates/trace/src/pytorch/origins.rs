@@ -242,7 +242,7 @@ fn held_of(file: &str, reader: impl BufRead) -> Result<Vec<HeldOrigins>, TraceEr
     Ok(found)
 }
 
-/// Reads stacks, each of them once, even if it is shared many times.
+/// Reads stacks. A stack that is shared many times is read once.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
     memory: Memory,

@@ -16,17 +16,17 @@ pub(super) enum Item {
     Bool(bool),
     /// A small integer.
     Small(i32),
-    /// A little-endian integer. The position is that of its length, which has one byte.
+    /// A little-endian integer. The position is that of the integer's length, which is a number of one byte.
     Long1(u32),
-    /// A little-endian integer. The position is that of its length, which has four bytes.
+    /// A little-endian integer. The position is that of the integer's length, which is a number of four bytes.
     Long4(u32),
     /// A floating-point number, whose eight bytes begin at this position.
     Float(u32),
-    /// Text in UTF-8. The position is that of its length, which has one byte.
+    /// Text in UTF-8. The position is that of the text's length, which is a number of one byte.
     Text1(u32),
-    /// Text in UTF-8. The position is that of its length, which has four bytes.
+    /// Text in UTF-8. The position is that of the text's length, which is a number of four bytes.
     Text4(u32),
-    /// Text in UTF-8. The position is that of its length, which has eight bytes.
+    /// Text in UTF-8. The position is that of the text's length, which is a number of eight bytes.
     Text8(u32),
     /// Bytes, or text that is not UTF-8.
     Bytes,
@@ -101,6 +101,7 @@ impl<'a> Pickle<'a> {
 
     /// Counts the items of a list or dict that is about to be followed.
     ///
+    /// # Errors
     /// More items are followed than the pickle has, because lists or dicts are shared. No snapshot shares them.
     pub(super) fn follow(&self, item: Item, place: Place) -> Result<(), TraceError> {
         let list = item.list().or(item.dict()).and_then(|list| self.lists.get(list as usize));

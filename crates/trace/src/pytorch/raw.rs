@@ -134,7 +134,7 @@ pub(super) fn action(name: &str) -> Option<Action> {
     ALL.into_iter().find(|action| action.name() == name)
 }
 
-/// Returns the key of an entry's address. In an `oom` entry, the key of the device's free bytes replaces it.
+/// Returns the key of an entry's address; for an `oom` entry, the key of the device's free bytes.
 pub(super) fn address_key(action: Action) -> &'static str {
     if action == Action::Oom { "device_free" } else { "addr" }
 }

@@ -280,7 +280,7 @@ impl Machine<'_> {
         Ok(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
-    /// Returns the position of the byte behind the opcode. An earlier check ensures that it fits in 32 bits.
+    /// Returns the position of the byte after the opcode. An earlier check ensures that the position fits in 32 bits.
     fn position(&self) -> u32 {
         u32::try_from(self.at).unwrap_or(u32::MAX)
     }

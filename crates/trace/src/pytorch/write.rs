@@ -17,7 +17,7 @@ use seamalloc::snapshot::{SegmentInfo, Snapshot};
 /// The name of the snapshot in errors.
 const FILE: &str = "snapshot";
 
-/// The last of PyTorch's roundup intervals, in MiB. The intervals are the powers of two up to it.
+/// The last of PyTorch's roundup intervals, in MiB. The intervals are the powers of two up to this number.
 const LAST_ROUNDUP: u32 = 32768;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct SnapshotOut<'a> {
 }
 
 /// A number that the viewer can compute with, pickled in at most 8 bytes. From a longer number the viewer makes a
-/// BigInt, which its arithmetic does not support. `serde_pickle` writes a `u64` in 9 bytes.
+/// BigInt, which the viewer's arithmetic does not support. `serde_pickle` writes a `u64` in 9 bytes.
 struct Number(u64);
 
 impl Serialize for Number {
@@ -112,10 +112,11 @@ struct FlightOut {
 
 /// Writes an allocator's snapshot and the history that led to it as JSON, which the current viewer reads.
 ///
-/// The viewer plays the history backwards from the snapshot, so both must be taken at the same moment.
+/// The viewer plays the history backwards from the snapshot, so the snapshot and the history must be taken at the same
+/// moment.
 ///
 /// # Errors
-/// The blocks of a segment do not tile it, the device's number is above 1023, or `out` cannot be written.
+/// The blocks of a segment leave a gap in it or overlap, the device's number is above 1023, or `out` cannot be written.
 pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: impl Write) -> Result<(), TraceError> {
     let content = content(snapshot, history, None)?;
     let mut out = BufWriter::new(out);
@@ -161,7 +162,8 @@ fn content<'a>(
     history: &[TimedEvent],
     flight: Option<FlightOut>,
 ) -> Result<SnapshotOut<'a>, TraceError> {
-    // The device's history follows one list for each device with a lower number.
+    // Before the device's history, `device_traces` has an empty list for each device with a lower number. So the number
+    // is bounded.
     if snapshot.device as usize >= MAX_DEVICES {
         return Err(TraceError::TooLarge { file: FILE.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
     }
@@ -229,7 +231,8 @@ fn entry_out(timed: &TimedEvent) -> EntryOut {
     }
 }
 
-/// Returns the settings in PyTorch's form: the text unchanged, and those of its keys that have a field.
+/// Returns the settings in PyTorch's form: the unchanged text, and the values of those keys of the text that have a
+/// field.
 fn settings_out(conf: &str, flight_recorder: Option<FlightOut>) -> SettingsOut<'_> {
     const MIB: i64 = 1 << 20;
     let value = |key: &str| {

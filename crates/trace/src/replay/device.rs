@@ -110,7 +110,7 @@ impl ReplayDevice {
         }
     }
 
-    /// Returns the number of waits whose event was already complete; 0 on a real device, where it is not known.
+    /// Returns the number of waits whose event was already complete; 0 on a real device, where the number is not known.
     pub(super) fn idle_waits(&self) -> u64 {
         match self {
             Self::Sim(sim) => sim.idle_waits(),

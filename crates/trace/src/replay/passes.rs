@@ -1,4 +1,4 @@
-//! Whole replays. Each makes a device and an allocator, and replays a trace on them in several passes.
+//! Whole replays. Each replay makes a device and an allocator, and replays a trace on them in several passes.
 
 use super::device::{CudaReplayDevice, ReplayDevice};
 use super::replayer::Replayer;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 ///
 /// A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
+/// # Errors
 /// The device or the allocator cannot be made, the trace is invalid, or a driver call failed for a reason other than
 /// lack of memory.
 pub fn replay(

@@ -1,8 +1,8 @@
 //! The moment of a pass at which the most memory is held, and the division of memory at that moment.
 //!
 //! Owns: the times of measurements. A measurement walks over the free ranges. A measurement is taken before a free,
-//! while the most memory is still held. The next measurement comes only after as many events as there were ranges, so
-//! that the total cost is linear in the events of any trace.
+//! while the most memory is still held. The next measurement comes only after as many events as there were free ranges,
+//! so that the total cost is linear in the events of any trace.
 
 use crate::summary::fullest;
 use crate::trace::TraceEvent;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Searches for the moment in a pass.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
-    /// The driver's time at the last free. As long as it does not change, no memory was reserved.
+    /// The driver's time at the last free. As long as this time does not change, no memory was reserved.
     busy_ns: u64,
     /// The most bytes held in the pass so far.
     reserved: u64,

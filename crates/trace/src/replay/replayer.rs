@@ -31,8 +31,8 @@ pub struct Replayer<'t> {
     addresses: Vec<u64>,
     peak_live: u64,
     peak: Peak,
-    /// Whether the simulated clock matters: because frees complete later, several streams run behind the CPU, or the
-    /// driver's pool moves memory that the GPU has passed.
+    /// Whether the simulated clock matters. The clock matters if frees complete later, if several streams run behind
+    /// the CPU, or if the driver's pool reuses memory that the GPU has passed.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: BTreeMap<u32, (StreamId, Held)>,
@@ -121,7 +121,7 @@ impl<'t> Replayer<'t> {
         let mut report = self.report(pass, &before, &calls);
         report.idle_waits -= idle_waits;
         if oom.is_some() {
-            // Events behind the end of the pass do not count.
+            // Events after the end of the pass do not count.
             report.peak_live = Summary::of(self.trace.events.get(..event).unwrap_or_default()).peak_live;
         }
         self.end_pass(event)?;

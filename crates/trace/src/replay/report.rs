@@ -103,7 +103,7 @@ pub struct PassReport {
     pub views_reused: u64,
     /// The number of views dropped in the pass.
     pub views_dropped: u64,
-    /// The chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
+    /// The chunks that were split in the pass, the chunks made of them, and the bytes copied for the splits.
     pub splits: SplitStats,
     /// Live memory that was spilled to host memory in the pass, and moved back.
     pub spills: SpillStats,
@@ -123,13 +123,13 @@ pub struct PassReport {
     pub stream_waits: u64,
     /// The number of waits among `stream_waits` whose event was already complete, by the simulated clock.
     pub idle_waits: u64,
-    /// The bytes that these waits made reusable, and the ages of their events in operations.
+    /// The bytes that the waits in `stream_waits` made reusable, and the ages of the awaited events in operations.
     pub waits: Waits,
     /// The number of times that the CPU waited for the GPU: synchronizations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// The division of memory while the most was held. The measurement is made shortly after that amount was reached,
-    /// if possible before the next free. In a pass in which no memory was reserved, the measurement is made at the most
-    /// live bytes.
+    /// The division of memory while the most memory was held. The measurement is made shortly after that amount was
+    /// reached, if possible before the next free. In a pass in which no memory was reserved, the measurement is made at
+    /// the most live bytes.
     pub fragmentation: Fragmentation,
     /// The event at which `fragmentation` was measured.
     pub peak_event: usize,

@@ -4,8 +4,8 @@
 //!
 //! Every item that takes time is a node with a link to the node that it waited for last. A kernel begins when three
 //! conditions hold: its stream is free, the kernel has been launched, and the work for which its stream waits is done.
-//! The last of the three to end is the node before the kernel. The critical path of a step is found by walking back
-//! from its end over these nodes.
+//! The kernel's link is to the node whose end fulfilled the last of these conditions. The critical path of a step is
+//! found by walking back from the step's end over these nodes.
 //!
 //! ```text
 //! CPU        launch A   launch B               the step is over <-
@@ -186,7 +186,7 @@ impl Clock {
         let launched = self.now(thread).later_by(self.latency_ns);
         let of = self.stream(stream);
         let ready = of.free.later_by(self.gap_ns).or_later(launched);
-        // If no wait has held the stream back since its last work, this moment is the pass's start.
+        // If no wait has held the stream back since its last work, `of.held_until` is the pass's start.
         let held_until = of.held_until.later_by(if of.held_until.at > of.free.at { self.gap_ns } else { 0 });
         let held = held_until.at.saturating_sub(ready.at);
         let ready = if held > 0 { held_until } else { ready };

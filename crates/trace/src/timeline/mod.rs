@@ -1,5 +1,5 @@
-//! Timelines: the work that a program's threads gave its streams, with times, and the times of its steps with another
-//! allocator.
+//! Timelines: the work that a program's threads gave its streams, with times, and the times of the program's steps with
+//! another allocator.
 //!
 //! ```text
 //! recording                        a Timeline in memory

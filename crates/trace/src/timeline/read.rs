@@ -76,7 +76,7 @@ pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timel
 #[derive(Clone, Copy)]
 struct Live {
     block: u32,
-    /// The thread and the line that named the block last; `None` for a block of the beginning.
+    /// The thread and the line that named the block last; `None` for a block that is live at the beginning.
     last: Option<(u32, u32)>,
 }
 
@@ -394,7 +394,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the line if another thread has it; `None` otherwise.
+/// Returns the line of `last` if another thread than `thread` has the line; `None` otherwise.
 fn of_another(last: Option<(u32, u32)>, thread: u32) -> Option<u32> {
     last.filter(|(by, _)| *by != thread).map(|(_, line)| line)
 }

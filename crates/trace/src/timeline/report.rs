@@ -87,7 +87,8 @@ impl TimelineReport {
         of as f64 / whole.max(1) as f64
     }
 
-    /// Returns the length of the steps divided by their length without any allocator. 1 is equally long.
+    /// Returns the length of the steps divided by their length without any allocator. 1 means that they are equally
+    /// long.
     #[must_use]
     pub fn beside_bare(&self) -> f64 {
         self.step_ns() as f64 / self.bare_ns.max(1) as f64

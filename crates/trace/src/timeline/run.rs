@@ -30,9 +30,10 @@ pub struct Policy {
 /// Replays a timeline in several passes. `progress` gets the number of lines done and the number of all lines (all
 /// passes together).
 ///
-/// Between two passes, all work ends, freed blocks of the beginning are allocated again, and all other live blocks are
-/// freed. A pass that runs out of memory is the last one, and its report has `oom` set.
+/// Between two passes, all work ends, blocks of [`Timeline::start`] that were freed are allocated again, and all other
+/// live blocks are freed. A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
+/// # Errors
 /// The device or the allocator cannot be made, or a driver call failed for a reason other than lack of memory.
 pub fn replay_timeline(
     timeline: &Timeline,
@@ -239,8 +240,8 @@ impl<'t> Run<'t> {
         Ok(report)
     }
 
-    /// Ends all work, and allocates the blocks of the beginning again. Returns the line and the report if memory runs
-    /// out.
+    /// Ends all work, and allocates the blocks of [`Timeline::start`] again. Returns the line and the report if memory
+    /// runs out.
     fn begin(&mut self) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         self.clock.lock().begin_pass();
         for block in self.timeline.start.len()..self.addresses.len() {

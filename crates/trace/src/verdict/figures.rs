@@ -32,8 +32,8 @@ pub struct Figures {
     pub persistent: Option<u64>,
     /// The lines of the program that hold the most memory at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// The need of PyTorch's native allocator on this memory. If none of the three allocators runs the job on it, the
-    /// need on the device as named.
+    /// The need of PyTorch's native allocator with `capacity` bytes. If none of the three allocators runs the job with
+    /// `capacity` bytes, the need on the device as the caller named it.
     pub native: Need,
     /// The need of PyTorch's expandable segments.
     pub expandable: Need,
@@ -41,10 +41,10 @@ pub struct Figures {
     pub stitch: Need,
     /// The figures of a search, if none of the three allocators runs the job.
     pub shortage: Option<Shortage>,
-    /// The memory that PyTorch could have when a request was refused while the job was recorded. If a limit refused it,
-    /// the memory that PyTorch held.
+    /// The memory that PyTorch could have when a request was refused while the job was recorded. If a limit refused the
+    /// request, the value is the memory that PyTorch held.
     pub available: Option<u64>,
-    /// The free memory of the device at that moment, if a limit of PyTorch's refused the request and not the device.
+    /// The free memory of the device when a limit of PyTorch's refused a request; `None` if no limit did.
     pub free_beyond_limit: Option<u64>,
     /// Whether the job was recorded with expandable segments.
     pub is_expandable_set: bool,
@@ -68,13 +68,13 @@ pub struct Options {
 pub struct Shortage {
     /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
     pub runs_on_device: bool,
-    /// The allocator that needs the smallest reduction of the batch. If one runs the job on the device, the allocator
-    /// to take there.
+    /// The allocator that needs the smallest reduction of the batch. If an allocator runs the job on the whole device,
+    /// the value is the allocator to take there.
     pub choice: Choice,
     /// The bytes that native, expandable segments and `stitch` hold on the device if one of them runs the job there,
     /// else with plenty of memory.
     pub enough: [Option<u64>; 3],
-    /// The least memory on which that allocator runs the job, to 2 MiB; 0 if there is none.
+    /// The least memory with which `choice` runs the job, to 2 MiB; 0 if there is no such memory.
     pub needs: u64,
     /// Options with which seamalloc nevertheless runs the job.
     pub remedy: Option<String>,
@@ -99,8 +99,8 @@ pub struct Holder {
 pub struct Need {
     /// The most bytes that the allocator holds; `None` if it runs out of memory on the device.
     pub reserved: Option<u64>,
-    /// The bytes that were held and not in use at that moment, or when the allocator ran out of memory. These bytes
-    /// were free, or freed and still used by other streams.
+    /// The bytes that were held and not in use when the most was held, or when the allocator ran out of memory. These
+    /// bytes were free, or freed and still used by other streams.
     pub idle: u64,
     /// The part of `idle` that the requesting stream could not take because it was free on other streams.
     pub elsewhere: u64,
@@ -156,7 +156,7 @@ pub enum Verdict {
     PyTorchIsEnough {
         /// The allocator, which is native or expandable segments.
         allocator: Choice,
-        /// Whether the device is known, and this allocator leaves room on it.
+        /// Whether the device is known, and `allocator` leaves room on it.
         has_room: bool,
     },
     /// Question 4: memory that streams keep apart makes up the difference.
@@ -173,7 +173,8 @@ pub enum Verdict {
         /// The bytes that seamalloc holds less than the better one of PyTorch's allocators; `None` if neither of them
         /// runs the job.
         saves: Option<u64>,
-        /// The waits of the CPU for memory that this allocator makes and seamalloc avoids.
+        /// The number of waits of the CPU for memory that the better one of PyTorch's allocators makes and seamalloc
+        /// avoids.
         waits: u64,
     },
 }

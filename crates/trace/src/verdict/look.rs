@@ -73,7 +73,7 @@ fn asking(trace: &Trace, event: usize) -> StreamId {
     last.and_then(|stream| simulated(&trace.streams).get(stream).copied()).unwrap_or(StreamId::DEFAULT)
 }
 
-/// Returns the free bytes of streams other than the requesting one, without those among small blocks.
+/// Returns the free bytes of streams other than the requesting one, without the free bytes among small blocks.
 fn free_elsewhere(memory: &Fragmentation, asking: StreamId) -> u64 {
     let others = memory.pools.iter().filter(|pool| match pool.owner {
         Owner::Stream(stream) => stream != asking && !pool.small,

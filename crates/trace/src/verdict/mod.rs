@@ -58,7 +58,7 @@ impl Judgement {
         let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
         match self.verdict {
             Verdict::TooMuchLive { .. } => false,
-            // A CUDA context and libraries do not end, so their memory stays unavailable.
+            // The memory of a CUDA context and of libraries never becomes free.
             Verdict::Others { .. } if self.figures.is_little_elsewhere() => false,
             // The device has the memory that PyTorch could not have.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,

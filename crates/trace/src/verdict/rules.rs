@@ -37,8 +37,8 @@ fn too_much_live(figures: &Figures) -> Option<Verdict> {
     is_short.then(|| Verdict::TooMuchLive { by: figures.live.saturating_sub(figures.capacity.unwrap_or(u64::MAX)) })
 }
 
-/// 2. An allocator runs the job on the device, and none in the part that PyTorch could have of it. A limit or others
-///    keep the rest.
+/// 2. An allocator runs the job on the device, but none runs it with the part of the memory that PyTorch could have. A
+///    limit or others keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);
@@ -54,8 +54,8 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds notably beyond seamalloc's need, or
-///    else beyond live memory.
+/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds beyond seamalloc's need or, if that
+///    is too little to matter, beyond live memory.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
     let (choice, live) = (figures.recommended()?, Some(figures.live));

@@ -68,7 +68,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // The figures are those of a table for the same device.
+                // A table for the same device shows the same figures.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }

@@ -131,7 +131,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
             let need = figures.need(need);
             let apart = kept_apart(need);
-            // The moment differs from the one at which most memory is live.
+            // This moment differs from the moment at which most memory is live.
             let when = if need.reserved.is_some() { "most is held" } else { "memory runs out" };
             said.push(if is_saved {
                 format!(
@@ -174,8 +174,8 @@ fn demand(figures: &Figures) -> String {
     }
 }
 
-/// Returns the words for the memory that PyTorch could have when a request was refused, if it is less than the device
-/// has or the only known figure.
+/// Returns the words for the memory that PyTorch could have when a request was refused, if that is less than the
+/// device's memory, or if the device's memory is not known.
 fn recorded(found: &Judgement) -> Option<String> {
     let figures = &found.figures;
     let had = bytes(figures.available.filter(|_| figures.is_of_refusal())?);
@@ -282,7 +282,7 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// Returns the words for the memory that PyTorch's allocators leave free on the device, if it is too little.
+/// Returns the words for the memory that PyTorch's allocators leave free on the device, if this memory is too little.
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
@@ -472,7 +472,7 @@ impl Figures {
         self.by_effort().iter().all(|other| saving(held, self.need(*other).reserved).is_none())
     }
 
-    /// Returns whether others hold no more of the device than libraries and a CUDA context do, which do not end.
+    /// Returns whether others hold no more of the device than libraries and a CUDA context do, whose memory stays.
     pub(super) fn is_little_elsewhere(&self) -> bool {
         self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
     }

@@ -8,7 +8,7 @@ use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 /// The key of a trace's description under which recording programs note the device's memory in bytes.
 const TOTAL: &str = "total_memory";
 /// The key with the bytes that the recorded allocator held and that the device had free when memory ran out. Only
-/// snapshots in which memory ran out have it.
+/// snapshots in which memory ran out have this key.
 const AVAILABLE: &str = "available_memory";
 
 /// The key with the bytes that the device had free when a limit refused a request.

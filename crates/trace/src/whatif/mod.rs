@@ -178,8 +178,8 @@ pub fn times(factor: f64) -> String {
 ///
 /// If the device is unknown, no larger step is sought, and the job is replayed on a device that is large enough.
 ///
-/// The search assumes that a smaller step runs if a larger one does. If this does not hold, the search finds one of
-/// several limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` gets the strategy, the number of
+/// The search assumes that a smaller step runs if a larger one does. If this assumption is wrong, the search finds one
+/// of several limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` gets the strategy, the number of
 /// tries done, and their approximate total.
 ///
 /// # Errors

@@ -38,14 +38,14 @@ pub(crate) struct Replayed {
 
 impl<'t> Replays<'t> {
     /// Makes the replays of a job on the device of `options`. `device_from` says how the capacity is known. If the
-    /// recording shows the memory that a CUDA context and libraries held on its device, this memory is subtracted here
-    /// too. If the device is unknown, it is made so large that no strategy runs out of memory.
+    /// recording shows the memory that a CUDA context and libraries held on the recorded device, the same memory is
+    /// subtracted from this device. An unknown device is made so large that no strategy runs out of memory.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, device_from: DeviceFrom) -> Self {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
-        // A CUDA context and libraries stay, so only the rest of the device counts. Other processes with more memory
-        // may end.
+        // The memory of a CUDA context and libraries stays, so only the rest of the device counts. More memory may be
+        // that of other processes, which may end.
         let stays = others.filter(|others| *others < near(device.capacity));
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
         let name = device.to_string();

@@ -149,7 +149,7 @@ impl Adversary {
                 passed.push(tape.request_free(block));
             }
         }
-        // The other stream has read all of the blocks before it begins.
+        // The other stream has read all of these blocks before it begins to allocate.
         for pending in passed {
             tape.complete_free(pending);
         }

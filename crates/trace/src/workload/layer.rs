@@ -158,7 +158,7 @@ impl WeightGradients {
 
 /// The limit on the partial sums of a bias gradient: 1 MiB for each of an H200's 132 multiprocessors.
 const REDUCTION_LIMIT: u64 = 132 << 20;
-/// The semaphores of such a reduction, in bytes.
+/// The semaphores of a reduction of partial sums, in bytes.
 const REDUCTION_SEMAPHORES: u64 = 64;
 /// The size of a single-precision number, in bytes.
 const FP32: u64 = 4;

@@ -99,7 +99,7 @@ pub struct Model {
 pub struct ParameterTensor {
     /// The tensor's role, such as `query` or `norm`.
     pub role: &'static str,
-    /// The block of the tensor; `None` for embeddings and for tensors behind the last block.
+    /// The block of the tensor; `None` for embeddings and for tensors after the last block.
     pub layer: Option<u64>,
     /// Number of elements.
     pub elements: u64,

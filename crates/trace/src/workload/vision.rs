@@ -26,7 +26,7 @@ const HALF: u64 = 2;
 /// Single precision, in bytes.
 const FP32: u64 = 4;
 
-/// A convolution and the norm behind it.
+/// A convolution and the norm after it.
 #[derive(Clone, Copy, Debug)]
 struct Convolution {
     input: u64,

@@ -28,10 +28,10 @@ struct Gates {
     modules: u32,
     unloaded: u32,
     launches: Vec<Launch>,
-    /// The launch with this number fails, or takes so long.
+    /// The number of the launch that fails, and the number of the launch that takes too long.
     fails_at: Option<usize>,
     sleeps_at: Option<usize>,
-    /// Whether the kernels of one stream write no mark, as behind work that lasts.
+    /// Whether the mark after the copies is never written, as if the copies went on.
     stuck: bool,
     no_module: bool,
 }
@@ -112,12 +112,12 @@ unsafe extern "C" fn launch_kernel(
         }
         let launch = if function.addr() == HOLD {
             let (mark, epoch, count) = (argument(0, wide), argument(1, narrow) as u32, argument(3, narrow) as u32);
-            // Words in device memory are no memory here.
+            // The fake has no memory for words in device memory.
             let of_host = state
                 .host
                 .iter()
                 .find(|bytes| bytes.as_ptr_range().contains(&ptr::with_exposed_provenance(mark as usize)));
-            // The mark of the copies has no words to wait for, and comes after all others.
+            // The mark of the copies has no words to wait for, and comes after all other marks.
             if of_host.is_some() && !(count == 0 && gates(|gates| gates.stuck)) {
                 // SAFETY: the word lies in memory of `mem_host_alloc`.
                 unsafe { AtomicU32::from_ptr(ptr::with_exposed_provenance_mut(mark as usize)) }

@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn mem_unmap(address: CUdeviceptr, size: usize) -> 
         while let Some(at) = state.maps.iter().position(|(start, ..)| (address..end).contains(start)) {
             let (_, _, handle) = state.maps.remove(at);
             let next = state.maps.iter().position(|(.., of)| *of == handle);
-            // The range is the first of several.
+            // The removed mapping is the first of several mappings of the memory.
             if next.is_some_and(|next| next >= at) {
                 state.closed.push(handle);
             }

@@ -1,5 +1,5 @@
-//! Tests of drivers and devices that lack a feature: which calls work without it, with one warning, and which fail. The
-//! allocator's own tests cover the allocator on them.
+//! Tests of drivers and devices that lack a feature: which calls work without the feature, with one warning, and which
+//! fail. The allocator's own tests cover the allocator on such drivers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -38,13 +38,13 @@ fn asked<T>(change: impl FnOnce(&mut Asked) -> T) -> T {
     ASKED.with_borrow_mut(change)
 }
 
-/// Takes addresses that begin with no large page, so that pages before and behind must be trimmed.
+/// Takes addresses that begin with no large page, so that pages before and after the buffer must be trimmed.
 fn map(size: usize) -> rustix::io::Result<*mut c_void> {
     const PAGE: usize = 4096;
     let start = (System::default().map)(size + PAGE)?;
     let shift = if (start.addr() + PAGE).is_multiple_of(64 << 10) { 0 } else { PAGE };
     let at = start.wrapping_byte_add(shift);
-    // SAFETY: the page before or behind is this function's, and nobody uses it.
+    // SAFETY: the page before or after the returned range is this function's, and nobody uses it.
     unsafe { munmap(if shift == 0 { at.wrapping_byte_add(size) } else { start }, PAGE)? };
     asked(|asked| {
         asked.taken.push((at.addr(), size));
@@ -169,7 +169,7 @@ fn nothing_is_left_of_pages_that_libcuda_does_not_register() {
         with(|state| state.register = status.0);
         let buffers = [5 * MIB as u64, 4096].map(|size| driver.host_malloc(size).unwrap());
         assert_eq!((left(), registered()), (0, vec![]), "{status}");
-        // A call that no driver supports is not tried again; one that may succeed later is.
+        // A call that no driver supports is not tried again; a call that may succeed later is tried again.
         assert_eq!(asked(|asked| asked.times) - before.0, tries, "{status}");
         assert_eq!(of_libcuda(), (before.1.0 + 2, before.1.1), "{status}: cuMemHostAlloc is asked instead");
         buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());
@@ -261,9 +261,9 @@ fn a_size_that_no_system_has_is_refused_and_leaves_nothing() {
 #[test]
 fn a_system_that_refuses_advice_has_other_pages_or_none() {
     for (advice, error, kept, for_good) in [
-        // Small pages.
+        // Without huge pages, the driver takes small pages.
         (Advice::LinuxHugepage, Errno::INVAL, true, false),
-        // Pages that are touched.
+        // Pages that the system does not populate are touched one by one.
         (Advice::LinuxPopulateWrite, Errno::INVAL, true, false),
         (Advice::LinuxPopulateWrite, Errno::NOSYS, true, false),
         // The pages cannot be populated, for whatever reason.

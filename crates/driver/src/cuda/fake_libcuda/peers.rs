@@ -59,7 +59,8 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // Another library has enabled it already, and a peer with access to mapped memory gets access to plain memory too.
+    // Another library has enabled peer access already, and a peer with access to mapped memory gets access to plain
+    // memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();
@@ -84,7 +85,8 @@ fn devices_that_cannot_be_peers_are_refused() {
     assert_eq!(driver.enable_peer_access(0, false), Ok(()), "mapped memory needs no such call");
 }
 
-/// Maps two chunks one behind the other at `G`, the second of which was mapped and unmapped at another address before.
+/// Maps two chunks at adjacent addresses from `G` on. The second chunk was mapped at another address first, and
+/// unmapped there.
 fn open_with_a_closed_chunk() -> CudaDriver {
     let driver = open();
     let chunks = [driver.create(2 * G).unwrap(), driver.create(2 * G).unwrap()];

@@ -1,7 +1,7 @@
 //! Allocations of `malloc`, and allocations of other devices that are open here.
 //!
 //! Owns: the allocation that begins at an address, the number of openings of another device's allocation, and the
-//! driver's rules about both.
+//! driver's rules about allocations and openings.
 
 use super::{GRANULARITY, Malloc, Memory, Opening};
 use crate::bookkeeping::refusal::{Answer, refuse};

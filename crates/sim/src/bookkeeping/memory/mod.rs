@@ -228,7 +228,7 @@ impl<P> Memory<P> {
         self.physical.contains_key(&number)
     }
 
-    /// Makes a further handle for memory that has one.
+    /// Makes a further handle for memory that has a handle.
     pub(crate) fn import(&mut self, number: u64) -> Answer<Handle> {
         let Some(physical) = self.physical.get_mut(&number) else {
             return Err(refuse(Status::INVALID_VALUE, format!("memory {number} is gone")));
@@ -246,7 +246,7 @@ impl<P> Memory<P> {
         Ok(self.add(number, Physical { foreign: true, ..Physical::new(size, backing) }))
     }
 
-    /// Drops the handle. Returns its size.
+    /// Drops the handle. Returns the size of its memory.
     pub(crate) fn release(&mut self, handle: Handle) -> Answer<u64> {
         let (number, size) = self.of_handle(handle)?;
         self.handles.remove(&handle);
@@ -364,7 +364,7 @@ impl<P> Memory<P> {
     }
 
     /// Returns the number of the memory, of a handle or of `malloc`, whose machine's side satisfies `is_it`; `None` if
-    /// there is none.
+    /// no memory does.
     pub(crate) fn find(&self, is_it: impl Fn(&P) -> bool) -> Option<u64> {
         let created = self.physical.iter().find(|(_, physical)| is_it(&physical.backing));
         created.map(|(number, _)| *number)

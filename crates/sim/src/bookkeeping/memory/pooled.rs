@@ -1,7 +1,7 @@
 //! Allocations of the driver's pools, and the bytes that the pools hold.
 //!
-//! Owns: the allocation that begins at an address, and the driver's rules about it. The machine's side chooses the
-//! bytes of the pool.
+//! Owns: the allocation that begins at an address, and the driver's rules about the allocation. The machine's side
+//! chooses the allocation's place in the pool.
 
 use super::{Memory, Piece, Pooled};
 use crate::bookkeeping::refusal::{Answer, refuse};

@@ -114,8 +114,8 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
         device.read(start + 64, &mut behind).unwrap();
         assert_eq!(behind, [0; 3]);
     }
-    // The fill spans several work steps (`STEP`, 256 KiB) and waits behind a hold: no byte is written before the hold
-    // ends.
+    // The fill spans several work steps (`STEP`, 256 KiB) and waits for the end of a hold: no byte is written before
+    // the hold ends.
     let hold = device.hold(S).unwrap();
     device.fill(own.1 + 1, CHUNK - 2, 7, S).unwrap();
     let mut word = [0; 2];
@@ -128,7 +128,7 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
     let mut all = vec![0; CHUNK as usize - 2];
     device.read(own.1 + 1, &mut all).unwrap();
     assert!(all.iter().all(|byte| *byte == 7));
-    // Neither call may reach beyond the memory.
+    // A fill or a read may not reach beyond the memory.
     assert_eq!(device.fill(own.1 + CHUNK - 1, 2, 0, S).unwrap_err().status, Status::INVALID_VALUE);
     assert_eq!(device.fill(own.1, 0, 0, S).unwrap_err().status, Status::INVALID_VALUE);
     assert_eq!(device.read(own.1 + CHUNK - 1, &mut word).unwrap_err().status, Status::INVALID_VALUE);
@@ -212,7 +212,7 @@ fn what_is_unmapped_stays_reserved() {
     let device = device();
     let (handle, address) = chunk(&device);
     device.unmap(address, CHUNK).unwrap();
-    // The kernel places no other memory of the process there, since the range is in its list, without access.
+    // The kernel places no other memory of the process there, since the range is in the kernel's list, without access.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let found = maps.lines().any(|line| {
         let mut words = line.split_whitespace();

@@ -64,7 +64,7 @@ impl Both {
     fn place(&mut self) -> Option<([u64; 2], u64)> {
         let at = self.random.below(self.reserved.len().max(1) as u64) as usize;
         let (addresses, size) = (*self.reserved.get(at)?, *self.sizes.get(at)?);
-        // Beyond its end, one device may have another reservation and the other none.
+        // Beyond the end of the reservation, one device may have another reservation, and the other device none.
         let offset = self.random.below(size / CHUNK) * CHUNK + MIB * u64::from(self.random.below(40) == 0);
         Some((addresses.map(|address| address + offset), size))
     }
