@@ -34,7 +34,7 @@ pub(crate) struct Instance {
     pub(crate) dump: FlightDump,
     /// Records events, if requested.
     pub(crate) recorder: Mutex<Option<Recorder>>,
-    /// A callback of C's that observes it. The recorder is the allocator's first observer.
+    /// The observer that is a callback of the C program, if one is set. The recorder is the allocator's first observer.
     pub(crate) callback: Mutex<Option<ObserverId>>,
     /// The stream, without work, of memory that the CPU uses too; `None` for a GPU's memory.
     pub(crate) own: Option<StreamId>,

@@ -122,7 +122,7 @@ pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
         return Err(Failure::new(Status::InvalidHandle, text));
     }
     match instance {
-        // Otherwise another thread has destroyed it at the same moment.
+        // Otherwise another thread has destroyed the allocator at the same moment.
         Use::Counted(instance) if instance.close(generation(id)) => Ok(()),
         _ => Err(stale(id)),
     }

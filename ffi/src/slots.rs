@@ -128,7 +128,8 @@ impl<T> Deref for Use<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the slot was open when this use of it was counted, and its value is not dropped while it is.
+        // SAFETY: the slot was open when this use was counted, and the slot's value is not dropped while the use is
+        // counted.
         unsafe { self.value.as_ref() }
     }
 }
