@@ -110,9 +110,9 @@ impl Streams<'_> {
     /// call with the same handle means a new stream, which must be named for that memory like any other. The default
     /// stream cannot be destroyed, and is not forgotten.
     ///
-    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another
-    /// one ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the
-    /// device. The call walks all blocks.
+    /// The wait is short if the program has already waited itself. If memory of the stream was freed while another
+    /// stream was current ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the
+    /// CPU waits for the device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
