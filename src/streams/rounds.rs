@@ -85,7 +85,7 @@ impl Room {
 }
 
 /// The number of rounds between a request and the work for which it may wait. A stream that copies ahead of a
-/// computation has one more buffer than this number, which is the buffer that it fills.
+/// computation has one more buffer than this number, because it fills one buffer while the others wait.
 const ROUNDS_BACK: usize = 2;
 
 /// The number of size classes.
