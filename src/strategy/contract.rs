@@ -30,9 +30,9 @@
 //!    the strategy runs on host memory, also add the `mod` to `tests/contract_on_host`.
 //!
 //! # Example
-//! `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also needs `Default` and
-//! [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block that fits would serve
-//! a hit:
+//! The example is `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also
+//! needs `Default` and [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block
+//! that fits would serve a hit:
 //! ```ignore
 #![doc = include_str!("first_fit.rs")]
 //! ```
@@ -48,8 +48,9 @@ use crate::ids::BlockId;
 pub(crate) struct Rules {
     /// The rules by which requests find their blocks.
     pub(crate) fit: FitRules,
-    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise a miss queries them,
-    /// and a request from time to time, so that a waiting block does not make every hit call the driver.
+    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise only a miss, and from
+    /// time to time another request, queries these events, so that a waiting block does not make every hit call the
+    /// driver.
     pub(crate) polls_first: bool,
     /// The rule when memory freed on one stream may serve another stream.
     pub(crate) sharing: StreamSharing,
