@@ -90,7 +90,7 @@ impl Heap {
         None
     }
 
-    /// Returns the spans of home behind the first `size` bytes of a window of a view.
+    /// Returns the spans of home that are mapped in the first `size` bytes of a window of a view.
     pub(crate) fn spans_of(&self, window: Window, size: u64) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(window.view)) else { return Ok(spans) };
@@ -115,7 +115,7 @@ impl Heap {
         Ok(self.home.views.reserve_holes(view, more)?)
     }
 
-    /// Adds a view that was built. The view's chunks are mapped one behind the other.
+    /// Adds a view that was built. The view's chunks are mapped at contiguous addresses.
     pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
         let mappings = self.home.views.mappings();
         let view = self.home.views.add(span.start, span.size, new);

@@ -22,7 +22,7 @@ use crate::span::Span;
 /// ring. A recorder that is off has one step: writing an entry takes no longer than checking whether the recorder is
 /// on.
 const STEP: usize = 256;
-/// The place of the next entry while an observer listens. This place is behind the end of the ring, so that each entry
+/// The place of the next entry while an observer listens. This place is beyond the end of the ring, so that each entry
 /// takes the slow path, which tells the observer.
 const CLOSED: usize = usize::MAX;
 
@@ -175,7 +175,7 @@ pub(super) enum Mark {
 /// The last operations of a heap.
 pub(crate) struct FlightRecorder {
     entries: Vec<Entry>,
-    /// The place of the next entry. The place is behind the end of the ring if the entry has to take the slow path.
+    /// The place of the next entry. The place is beyond the end of the ring if the entry has to take the slow path.
     at: usize,
     /// The place of the next entry while an observer listens and `at` is [`CLOSED`].
     parked: usize,
