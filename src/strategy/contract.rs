@@ -15,8 +15,8 @@
 //! A strategy keeps to these rules:
 //! - While a stream is being captured (`context.capturing()`), the strategy makes no wait, query or free that a capture
 //!   forbids.
-//! - The strategy unmaps no memory that a stream may still use. The strategy gives a stream no memory that another stream
-//!   has not passed.
+//! - The strategy unmaps no memory that a stream may still use. It gives a stream no memory that another stream has not
+//!   passed.
 //! - Before the strategy takes memory, it asks whether the limits allow it (`context.require(…)`).
 //!
 //! # To add a strategy

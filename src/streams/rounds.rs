@@ -9,7 +9,7 @@
 //! allocator there has added the opposite wait, both processes hang for ever, although the programs alone would run:
 //! ```text
 //! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
-//! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it      no receive is ever given to a GPU
+//! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it  no receive is ever given to a GPU
 //! ```
 //! Waits for work of an earlier round of the program close no cycle. Every rank has already given its part of the
 //! earlier round to its GPU, so all waits lead from later rounds to earlier ones. Work of an earlier round is usually

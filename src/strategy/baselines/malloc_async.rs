@@ -24,8 +24,8 @@
 //!   strategy, so the driver's rules for such nodes do not apply.
 //! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for
 //!   frees since the last wait. As in Paddle, the sum counts such memory twice.
-//! - PyTorch and Paddle refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and
-//!   tries once more, as in the other strategies.
+//! - PyTorch and Paddle refuse a request that the driver refuses. Here a shortage waits for the device, gives free
+//!   memory back, and tries once more, as in the other strategies.
 //! - PyTorch's limit counts allocated memory. Here limits count the pool's memory, as in every strategy. If the pool
 //!   might grow beyond a limit, a request is tried if free memory might serve it, and undone if the pool has grown.
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
-//!        ^^^^^^^                  a request for six: the stream waits for b's event, and takes these; no view over a, a
+//!        ^^^^^^^                  a request for six: the stream waits for b's event and takes these; no view over a, a
 //! ```
 
 use super::at_home::at_home;

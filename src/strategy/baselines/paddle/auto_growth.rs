@@ -7,8 +7,8 @@
 //! - a miss takes a chunk of the request's size, or of `auto_growth_chunk_size_in_mb` if that is more. Before the miss,
 //!   `free_when_no_cache_hit` gives all idle chunks back. If there is no memory, all idle chunks are given back, and
 //!   the driver is asked once more;
-//! - a freed block merges with both neighbours in its chunk; `free_idle_chunk` gives chunks back as soon as they are idle
-//!   (`FreeImpl`, `FreeIdleChunks`);
+//! - a freed block merges with both neighbours in its chunk; `free_idle_chunk` gives chunks back as soon as they are
+//!   idle (`FreeImpl`, `FreeIdleChunks`);
 //! - requests of up to `small_pool_size_in_mb` have chunks of their own, if this flag is above 0.
 //!
 //! A chunk has whole pages of 2 MiB here, the unit in which a device gives memory, and the rest of the chunk is free.
