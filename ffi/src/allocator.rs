@@ -190,8 +190,8 @@ pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_vo
     unsafe { out_param(size, 0, "size", look) }
 }
 
-/// Gives all free memory that can go back to the device back to it, after a wait for the streams that still use some of
-/// it. `given` gets the number of bytes given back; it may be NULL.
+/// Gives back to the device all free memory that can go back, after a wait for the streams that still use some of it.
+/// `given` gets the number of bytes given back; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
@@ -209,8 +209,8 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
 
 /// Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
 /// until no more can go back without a wait. `given` gets the number of bytes given back; it may be NULL. Requests that
-/// find no free block do the same now and then. A program without such requests calls this function before others need
-/// memory. With `headroom:0B`, and during a stream capture, the call does nothing.
+/// find no free block do this too, now and then. A program without such requests calls this function before other
+/// programs need memory. With `headroom:0B`, and during a stream capture, the call does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).

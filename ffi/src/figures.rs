@@ -116,7 +116,7 @@ figures! {
         pub view_address_space_bytes: u64 = view_address_space_bytes,
         /// Views built by stitching.
         pub views_built: u64 = views_built,
-        /// Requests served by a view that was there already.
+        /// Requests served by a view that existed already.
         pub views_reused: u64 = views_reused,
         /// Views unmapped again.
         pub views_dropped: u64 = views_dropped,

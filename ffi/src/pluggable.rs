@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_DEVICES: usize = 64;
 /// The variable with the allocators' options.
 const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
-/// The variable with the value of the option `guard`, and further options behind it: 1 switches guard mode on.
+/// The variable with the value of the option `guard`, and further options after this value: 1 switches guard mode on.
 const GUARD_VARIABLE: &str = "SEAMALLOC_GUARD";
 /// The variable with a simulated device, in place of CUDA's.
 const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";

@@ -90,10 +90,10 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
 /// held (`peak_reserved`, null if the device is too small), the memory that PyTorch held (`recorded_reserved`, null if
 /// unknown; `reserved_before` is its part from before the recording), and the bytes of weights and optimizer state that
 /// stay from step to step (`persistent`). `largest_step` says how many times as large all other memory could be, 8 at
-/// most. It is null if not even a hundredth fits, if the job frees nothing (`grows` is false), or if the device is
-/// unknown (`sought` is false). The same figures for PyTorch's own allocators on the same device are `native_reserved`,
-/// `native_step`, `expandable_reserved` and `expandable_step`. A snapshot without a history has an entry for each
-/// device with memory, with `layout` true and the output of `seamalloc whatif --json` without `owners`.
+/// most. `largest_step` is null if not even a hundredth fits, if the job frees nothing (`grows` is false), or if the
+/// device is unknown (`sought` is false). The same figures for PyTorch's own allocators on the same device are
+/// `native_reserved`, `native_step`, `expandable_reserved` and `expandable_step`. A snapshot without a history has an
+/// entry for each device with memory, with `layout` true and the output of `seamalloc whatif --json` without `owners`.
 ///
 /// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job
 /// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that was held

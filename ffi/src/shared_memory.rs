@@ -71,8 +71,8 @@ fn fits(length: usize, capacity: usize) -> Outcome<()> {
 /// Opens memory that a process shares, by the handle of `seam_share`, and returns the address at which the memory
 /// begins in this process. The device may read and write the memory, on any stream; the program must order this work
 /// with that of the other process. Opening a handle twice gives two addresses, or the same address twice (memory of
-/// `cudaMalloc`); in both cases it must be closed twice. Returns `SEAM_STATUS_IPC` for a bad handle, for memory that
-/// the process has freed, and for a process that is gone or has not sent everything within 10 seconds of the call.
+/// `cudaMalloc`); in both cases the memory must be closed twice. Returns `SEAM_STATUS_IPC` for a bad handle, for memory
+/// that the process has freed, and for a process that is gone or has not sent everything within 10 seconds of the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_open_shared(
     allocator: AllocatorId,

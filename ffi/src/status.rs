@@ -51,14 +51,14 @@ pub enum Status {
     File = 14,
     /// The buffer is too small; the length that is needed was stored.
     BufferTooSmall = 15,
-    /// The process is a fork of the one that used the library: it can use none of the parent's memory.
+    /// The process is a fork of the process that used the library, and can use none of its parent's memory.
     Forked = 16,
     /// A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
     /// library.
     Reentrant = 17,
     /// As many allocators exist as can (1,024).
     TooManyAllocators = 18,
-    /// A rule that always holds inside the library did not. Please report it.
+    /// A rule that must always hold inside the library is broken. Please report it.
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
@@ -73,7 +73,7 @@ pub enum Status {
     Ipc = 23,
     /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     HostMemory = 24,
-    /// The private pool sleeps: it must wake before memory of it is asked for, or shared.
+    /// The private pool sleeps: it must wake before its memory is requested or shared.
     PoolAsleep = 25,
     /// The private pool cannot sleep, or not now; the text says why.
     NotSleepable = 26,

@@ -80,9 +80,9 @@ impl GrowingAllocations<'_> {
     /// # Errors
     /// The errors of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the
     /// missing bytes; [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::BeyondCapacity`];
-    /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and others
-    /// have taken since, or once its stream was [forgotten](crate::operations::Streams::forget); [`Error::PoolAsleep`].
-    /// After an error, the allocation has as much memory as before.
+    /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and other
+    /// requests have taken since, or once its stream was [forgotten](crate::operations::Streams::forget);
+    /// [`Error::PoolAsleep`]. After an error, the allocation has as much memory as before.
     pub fn grow(self, address: u64, size: u64) -> Result<()> {
         if self.0.core.lock().features.growing.grow_within(address, size)? {
             return Ok(());

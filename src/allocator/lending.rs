@@ -1,7 +1,7 @@
 //! Memory that one process gives back so that another process on the device can take it.
 //!
-//! Owns: when others are asked, how often a request is tried again, and which memory is given back when others ask. The
-//! lender ([`Lender`]) reaches the other processes.
+//! Owns: when other processes are asked, how often a request is tried again, and which memory is given back when other
+//! processes ask. The lender ([`Lender`]) reaches these processes.
 //!
 //! # Note: no lock is held during a wait for another process
 //!

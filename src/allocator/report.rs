@@ -149,7 +149,7 @@ impl Reports<'_> {
         self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
     }
 
-    /// Returns the same as [`Self::snapshot`], or an error if the host has no memory for it.
+    /// Returns the same as [`Self::snapshot`], or an error if the host has no memory for the snapshot.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).

@@ -121,7 +121,7 @@ impl Sharing<'_> {
                 Ok(core.features.sharing.opened.add(range))
             }
             Place::Chunks { endpoint, chunks } => {
-                // The lock is not held, since this waits for the other process.
+                // The lock is not held, since the call waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::of(chunks.len())?;

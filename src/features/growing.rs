@@ -178,7 +178,7 @@ impl Growths {
         self.0.get_mut(&address).map_or(Ok(()), |growth| growth.parts.try_reserve(1))
     }
 
-    /// Splits the last part in two. The list has room for both.
+    /// Splits the last part in two. The list has room for both parts.
     pub(crate) fn split_last(&mut self, address: u64, at: u64) {
         if let Some(growth) = self.0.get_mut(&address)
             && let Some(last) = growth.parts.last_mut()

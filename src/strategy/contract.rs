@@ -24,8 +24,8 @@
 //!    serves comparisons. If its misses take PyTorch's steps, implement `MallocLike` (`baselines/classic/tiny.rs` is
 //!    the shortest example). Otherwise implement [`Strategy`] and [`Estimates`](super::Estimates).
 //! 2. Add a row to the table of `strategy/mod.rs`, which makes the strategy by `Default`, and a name to
-//!    `config/strategy_kind.rs`. The compiler does not check three further places: the four `matches!` there
-//!    (`needs_virtual_memory` and those below it), `just options`, and the count in `CONTRIBUTING.md`.
+//!    `config/strategy_kind.rs`. The compiler does not check three further places: the four `matches!` of that
+//!    file (`needs_virtual_memory` and those below it), `just options`, and the count in `CONTRIBUTING.md`.
 //! 3. Add a file of one line and its `mod` to `tests/contract`, where the suite tests all promises of a strategy. If
 //!    the strategy runs on host memory, also add the `mod` to `tests/contract_on_host`.
 //!

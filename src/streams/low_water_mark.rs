@@ -1,6 +1,6 @@
 //! The low-water mark of live memory, which tells the allocator when a step of the program ends.
 //!
-//! Owns: the rule when live memory counts as low. The caller acts on it.
+//! Owns: the rule when live memory counts as low. The caller gathers memory at such a moment.
 //!
 //! ```text
 //! live   /\    /\    /\       a step of training begins and ends low, and is high in between

@@ -318,7 +318,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a sorted set: both give the same answers after any sequence of inserts and removes.
+        /// Compares the index with a sorted set: both give the same answers after any sequence of inserts and removes.
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
             let mut table = BlockTable::new().unwrap();

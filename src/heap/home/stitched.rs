@@ -142,8 +142,8 @@ impl Heap {
         Ok(id)
     }
 
-    /// Notes that a chunk was unmapped from a view. `index` is the chunk's number in the view, and `hole` its bytes
-    /// there. The view serves no more requests.
+    /// Notes that a chunk was unmapped from a view. `index` is the chunk's number in the view, and `hole` the chunk's
+    /// bytes in the view. The view serves no more requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
         self.home.views.cut(view, index, hole);
         self.journal.mappings_removed(1);

@@ -7,10 +7,10 @@
 //! word 0   address, a multiple of 16            | what it was (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
-//! Chunks that sleep and chunks that wake share one kind. Their sizes are even, and the lowest bit tells the two apart.
-//! A hit writes one entry from values in registers, reads no clock, and looks up no stream. An operation that calls the
-//! driver writes the time into an entry of its own. The few operations that give a pool to another stream write the
-//! pool's previous stream into an entry of its own.
+//! Chunks that fall asleep and chunks that wake share one kind. Their sizes are even, and the lowest bit is set for a
+//! chunk that wakes. A hit writes one entry from values in registers, reads no clock, and looks up no stream. An
+//! operation that calls the driver writes the time into an entry of its own. The few operations that give a pool to
+//! another stream write the pool's previous stream into an entry of its own.
 
 use crate::error::Result;
 use crate::fallible::with_room;
