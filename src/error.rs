@@ -19,8 +19,8 @@ pub enum Error {
     /// There is not enough memory. Free some memory and try again; the report says how much memory is held, and where.
     #[error("{0}")]
     OutOfMemory(OutOfMemoryReport),
-    /// The host, not the device, has too little memory: for the tables of the allocator, or for the report of a refusal.
-    /// The same call can succeed once the host has memory.
+    /// The host, not the device, has too little memory: for the tables of the allocator, or for the report of a
+    /// refusal. The same call can succeed once the host has memory.
     #[error("the host has too little memory for the tables of the allocator")]
     HostMemory,
     /// The request is larger than the memory of any device.

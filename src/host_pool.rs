@@ -83,7 +83,7 @@ impl HostPool {
     }
 
     /// Returns the options for memory that the CPU uses too: streams share memory whose event is complete, and no
-    /// stream waits for another on the GPU, since the CPU would not wait with it.
+    /// stream waits for another on the GPU, since such a wait would not make the CPU wait.
     ///
     /// # Errors
     /// The errors of [`Self::check`].

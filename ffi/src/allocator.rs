@@ -11,16 +11,16 @@ use seamalloc::{Allocator, Config, MemoryPressure as Pressure};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-/// As a limit: none.
+/// The value of a memory limit that stands for no limit.
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// A new allocator, which holds nothing yet.
+/// Creates an allocator, which holds no memory yet.
 ///
-/// `device` is "cuda:0", host memory, "host:4GiB" (Linux; without a size, a quarter of what is available),
-/// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked host
-/// memory, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
+/// `device` is "cuda:0", "host:4GiB" for host memory (Linux; without a size, a quarter of the available memory), or a
+/// simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked host
+/// memory for `seam_host_malloc`, on the NUMA node nearest to device 0 or on another node ("pinned:0,node=1").
 /// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
-/// the defaults. `*allocator` is set to 0 where this fails.
+/// the defaults. After a failure `*allocator` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_create(
     device: *const c_char,
@@ -38,9 +38,9 @@ pub unsafe extern "C" fn seam_create(
     unsafe { out_param(allocator, 0, "allocator", create) }
 }
 
-/// Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
-/// does. `SEAM_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
-/// fork then. The buffer is as in `seam_stats_json`.
+/// Writes options, given as `seam_create` takes them, in the library's own words: each option that differs from its
+/// default, once, or "" if none differs. Returns `SEAM_STATUS_OPTIONS` if the options cannot be read. The call creates
+/// no allocator, so a process may read options before it forks. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_read_options(
     options: *const c_char,
@@ -54,17 +54,17 @@ pub unsafe extern "C" fn seam_read_options(
     unsafe { write_text(buffer, capacity, length, read) }
 }
 
-/// Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
-/// streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
-/// Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does
-/// the work.
+/// Destroys an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
+/// streams that still use some of it. Live blocks stay valid; the device gets their memory back only when the process
+/// ends. If other threads are in a call with the allocator, or a callback of the allocator calls this function, the
+/// last such call does the work.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_destroy(allocator: AllocatorId) -> Status {
     call(|| registry::remove(allocator))
 }
 
-/// `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
-/// NULL where this fails.
+/// Allocates `size` bytes for work on `stream`, at an address that is a multiple of 512. For 0 bytes `*address` is
+/// NULL, which is no error. After a failure `*address` is NULL too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_malloc(
     allocator: AllocatorId,
@@ -76,11 +76,12 @@ pub unsafe extern "C" fn seam_malloc(
     unsafe { out_param(address, ptr::null_mut(), "address", || allocate(&*borrow(allocator)?, size, stream)) }
 }
 
-/// `size` bytes that the CPU uses too, at a multiple of 512: of an allocator of "pinned:0", "host:4GiB", or a simulated device. Work on
-/// a stream may use it once `seam_record_stream` has named the stream. Once freed by `seam_free`, it serves again when each stream
-/// that was named has passed all it was given until then, and not before: the CPU is in no stream's order. 0 bytes are NULL, which
-/// is no error. `*address` is set to NULL where this fails; `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and with options
-/// that look at contents (`guard`, `spill`, `split:ungated`).
+/// Allocates `size` bytes that the CPU uses too, at an address that is a multiple of 512. The allocator must be of
+/// "pinned:0", "host:4GiB", or a simulated device. Work on a stream may use the memory once `seam_record_stream` has
+/// named the stream. Memory that `seam_free` freed is reused only when each stream that was named has passed all work
+/// that it was given before the free, since the CPU is in no stream's order. For 0 bytes `*address` is NULL, which is
+/// no error. After a failure `*address` is NULL too. Returns `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and
+/// with options that look at contents (`guard`, `spill`, `split:ungated`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, address: *mut *mut c_void) -> Status {
     let allocate = || {
@@ -101,29 +102,30 @@ pub(crate) fn allocate(instance: &Instance, size: usize, handle: Stream) -> Outc
     instance.served_at(instance.allocator.allocate(size as u64, boundary::stream(handle)?))
 }
 
-/// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
+/// Frees an allocation, in the order of the stream that it was allocated for: later requests of this stream may get the
 /// memory at once. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free(allocator: AllocatorId, address: *mut c_void) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.free(address.addr() as u64)?))
 }
 
-/// As `seam_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
-/// allocated for, it waits for both.
+/// Frees as `seam_free` does, for a program that names the stream of the last use. If the memory was allocated for
+/// another stream, it is reused only after both streams have passed their work.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| free_on(&*borrow(allocator)?, address, stream))
 }
 
-/// As `seam_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
-/// it with `seam_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
-/// `stream` too has passed all that it was given so far.
+/// Frees as `seam_free` does, for a program that has a current stream, as PyTorch has: work on the current stream may
+/// use the memory although no `seam_record_stream` named the stream. The stream that the memory was allocated for may
+/// get the memory at once. Other streams and the device get it once `stream` too has passed all work that it was given
+/// so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
         if instance.is_pinned {
-            // The CPU would have it at once.
+            // If the memory were free at once, the CPU would get it before `stream` has passed.
             return free_on(&instance, address, stream);
         }
         Ok(instance.allocator.free_with_current_stream(address.addr() as u64, boundary::stream(stream)?)?)
@@ -135,7 +137,8 @@ pub(crate) fn free_on(instance: &Instance, address: *mut c_void, handle: Stream)
     Ok(instance.allocator.free_on(address.addr() as u64, boundary::stream(handle)?)?)
 }
 
-/// Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
+/// Says that work on `stream` uses an allocation: after the free, its memory waits for this stream too. NULL is
+/// ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| {
@@ -144,37 +147,42 @@ pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_voi
     })
 }
 
-/// The program is about to destroy `stream`: it is waited for, and never named to the device again. Its free memory serves
-/// others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
-/// `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
+/// Says that the program is about to destroy `stream`. The call waits for the stream's work, and the allocator never
+/// names the stream to the device again. Free memory of the stream serves other streams. Blocks that were allocated for
+/// the stream stay valid and belong to no stream: if other streams continue to use them, say so with
+/// `seam_record_stream`. The same handle later means a new stream. The call is refused while a stream is being
+/// captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.streams().forget(boundary::stream(stream)?)?))
 }
 
-/// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names. While chunks are
-/// split under live addresses (the option `split`), the stream stands still. `seam_forget_stream` before it is destroyed.
+/// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names.
+/// While chunks are split under live addresses (the option `split`), the stream stands still. Call `seam_forget_stream`
+/// before the stream is destroyed.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_announce_stream(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.streams().announce(boundary::stream(stream)?)?))
 }
 
-/// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
-/// do while it is live, name it to the device: a request for it, `seam_free_under` with it as the current stream, and the free of what
-/// `seam_record_stream` named it for. What is freed otherwise, or while it is being captured, serves other streams only after a wait
-/// for the device. `seam_forget_stream` ends that.
+/// Says that the owner of `stream` may destroy it without telling the allocator. From now on the allocator names the
+/// stream to the device only in calls that name the stream, which must be live then: a request for the stream,
+/// `seam_free_under` with the stream as the current one, and the free of an allocation for which `seam_record_stream`
+/// named the stream. Memory that is freed in another call, or while the stream is being captured, serves other streams
+/// only after a wait for the device. `seam_forget_stream` ends this.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_borrowed(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.streams().mark_external(boundary::stream(stream)?)?))
 }
 
-/// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
+/// Lets the device with this ordinal read and write all memory that the allocator holds and will hold.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.sharing().enable_peer_access(ordinal)?))
 }
 
-/// How many bytes may be used of the allocation that starts at `address`: rounding included, but in guard mode.
+/// Returns how many bytes of the allocation that starts at `address` may be used: with the rounding, except in guard
+/// mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().size_of(address.addr() as u64)? as usize);
@@ -182,16 +190,17 @@ pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_vo
     unsafe { out_param(size, 0, "size", look) }
 }
 
-/// Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
-/// the bytes given back; it may be NULL.
+/// Gives back to the device all free memory that can go back, after a wait for the streams that still use some of it.
+/// `given` gets the number of bytes given back; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { bytes_of(allocator, given, Allocator::empty_cache) }
 }
 
-/// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
-/// only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
+/// Gives free memory back to the device until `bytes` were given back, and hardly more. The call waits for streams only
+/// if that is needed. `given` gets the number of bytes given back, which is less than `bytes` only if less is free; it
+/// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
@@ -199,9 +208,9 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
 }
 
 /// Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
-/// nothing more can go without a wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block
-/// look now and then. A program without such requests calls this function before others need memory. With `headroom:0B`,
-/// and during a stream capture, the call does nothing.
+/// until no more can go back without a wait. `given` gets the number of bytes given back; it may be NULL. Requests that
+/// find no free block do this too, now and then. A program without such requests calls this function before other
+/// programs need memory. With `headroom:0B`, and during a stream capture, the call does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
@@ -209,21 +218,21 @@ pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut 
 }
 
 /// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
-/// beyond it is given back at once.
+/// beyond the limit is given back at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.limits().set_bytes((bytes != NO_LIMIT).then_some(bytes))?))
 }
 
-/// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
-/// the limit.
+/// Limits the memory that the allocator may hold to a fraction (0 to 1) of the device's memory, counted as PyTorch
+/// counts it; 1 lifts the limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.limits().set_fraction(fraction)?))
 }
 
-/// The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
-/// it; 1 is no limit.
+/// Returns the largest fraction of the device's memory that the allocator may hold, as `seam_set_memory_fraction` or
+/// the options have set it; 1 is no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
@@ -231,39 +240,39 @@ pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fracti
     unsafe { out_param(fraction, 0.0, "fraction", look) }
 }
 
-/// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `SEAM_STATUS_INTERNAL` where
-/// one is broken.
+/// Walks every table of the allocator and checks every rule that always holds. The call is slow and meant for tests.
+/// Returns `SEAM_STATUS_INTERNAL` if a rule is broken.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
     call(|| borrow(allocator)?.allocator.reports().check().map_err(|broken| Failure::new(Status::Internal, broken)))
 }
 
-/// A request for which there is too little memory, as a callback is told of it. Bytes.
+/// A request for which there is too little memory, as a callback gets it. Sizes are in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPressure {
-    /// Of this struct, in the library: fields beyond it are not there.
+    /// The size of this struct in the library: fields beyond this size do not exist.
     pub size: usize,
     /// The bytes that the program asked for.
     pub requested: u64,
-    /// The stream it is for.
+    /// The stream of the request.
     pub stream: Stream,
     /// The bytes that the allocator holds of the device.
     pub reserved: u64,
-    /// Of `reserved`, in blocks that the program has not freed.
+    /// The part of `reserved` in blocks that the program has not freed.
     pub allocated: u64,
     /// The most bytes that the allocator may hold, or `SEAM_NO_LIMIT`.
     pub limit: u64,
 }
 
-/// Frees what the program can do without, and answers whether it did. Called by the thread whose request it is, without
-/// a lock of the library: it may call every function. It may be called by several threads at once. It must return (no
-/// exception, no longjmp).
+/// Frees memory that the program can do without, and returns whether it freed some. The thread that makes the request
+/// calls this function without a lock of the library, so the function may call every function of the library. Several
+/// threads may call this function at once. The function must return (no exception, no longjmp).
 pub type PressureCallback = Option<unsafe extern "C" fn(pressure: *const MemoryPressure, user: *mut c_void) -> bool>;
 
-/// From now on `callback` is called when a request finds too little memory, before cached memory is given back for it;
-/// where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
-/// gets a number to remove it by; it may be NULL.
+/// From now on `callback` is called when a request finds too little memory, before cached memory is given back for the
+/// request. If the callback returns true, the request is tried again. Callbacks are called in the order in which they
+/// were added. `id` gets a number by which the callback can be removed; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_on_memory_pressure(
     allocator: AllocatorId,
@@ -292,7 +301,8 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
     unsafe { optional_out(id, 0, add) }
 }
 
-/// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
+/// Removes a callback. Another thread may still be in the callback. Returns `SEAM_STATUS_INVALID_ARGUMENT` if no
+/// callback has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
     removed(allocator, id, |allocator, id| allocator.limits().remove_callback(id))

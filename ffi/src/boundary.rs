@@ -18,7 +18,7 @@ const STREAM_LEGACY: usize = 1;
 /// `cudaStreamPerThread`: a different stream in each thread.
 const STREAM_PER_THREAD: usize = 2;
 
-/// A bound of every struct of this library: a larger size was not set by the caller.
+/// The largest size that a struct of this library can have: the caller has not set a larger value.
 const MAX_STRUCT: usize = 64 << 10;
 
 /// Runs the body of a function. Its error becomes the thread's last one.
@@ -101,7 +101,7 @@ pub(crate) unsafe fn optional_out<T: Copy>(place: *mut T, none: T, body: impl Fn
     let mut unwanted = none;
     // SAFETY: the caller's promise.
     let place = unsafe { place.as_mut() }.unwrap_or(&mut unwanted);
-    // SAFETY: it is a reference.
+    // SAFETY: `place` was made of a reference.
     unsafe { out_param(place, none, "", body) }
 }
 
@@ -149,11 +149,11 @@ pub(crate) unsafe fn write_text(
     })
 }
 
-/// Fills in the part of a struct that its caller knows.
+/// Fills in the fields of a struct that its caller knows.
 ///
 /// # Safety
-/// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is `repr(C)`,
-/// begins with that size too, and has no padding.
+/// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is
+/// `repr(C)`, begins with its size too, and has no padding.
 pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> Status {
     call(|| {
         if to.is_null() {
@@ -231,7 +231,7 @@ mod tests {
     use crate::status::{seam_clear_last_error, seam_last_error, seam_last_error_text};
 
     fn last_text() -> String {
-        // SAFETY: it is never NULL and ends in a NUL.
+        // SAFETY: the text is never NULL and ends in a NUL.
         unsafe { CStr::from_ptr(seam_last_error_text()) }.to_string_lossy().into_owned()
     }
 

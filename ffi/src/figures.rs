@@ -14,13 +14,13 @@ use std::ffi::c_char;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stat {
-    /// Now.
+    /// The value now.
     pub current: u64,
-    /// The most at any time since `seam_reset_peak_stats`.
+    /// The highest value since `seam_reset_peak_stats`.
     pub peak: u64,
-    /// All that was ever added, since `seam_reset_accumulated_stats`.
+    /// The sum of all increases since `seam_reset_accumulated_stats`.
     pub allocated: u64,
-    /// All that was ever taken away, since then.
+    /// The sum of all decreases since `seam_reset_accumulated_stats`.
     pub freed: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Stat {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatByPool {
-    /// Both together.
+    /// Small and large requests together.
     pub all: Stat,
     /// Small requests.
     pub small_pool: Stat,
@@ -65,13 +65,14 @@ macro_rules! figures {
 }
 
 figures! {
-    /// The statistics of an allocator: its operations so far, and the memory that it holds. Fields that end in `_bytes`
-    /// are bytes, in `_ns` nanoseconds, others count. As far as PyTorch has them (`torch.cuda.memory_stats`), names and
-    /// meanings are its.
+    /// The statistics of an allocator: its operations so far, and the memory that it holds. Fields whose names end in
+    /// `_bytes` are in bytes, those in `_ns` in nanoseconds; all others are counts. Statistics that PyTorch has too
+    /// (`torch.cuda.memory_stats`) have PyTorch's names and meanings.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Stats of Figures {
-        /// Of this struct: set it to `sizeof(seam_stats)` before the call. It comes back as what was filled in.
+        /// The size of this struct: set it to `sizeof(seam_stats)` before the call. After the call it is the size that
+        /// was filled in.
         pub size: usize,
         /// Blocks handed out and not freed by the program.
         pub allocation: StatByPool = allocation,
@@ -79,7 +80,7 @@ figures! {
         pub segment: StatByPool = segment,
         /// Blocks handed out, or freed and waiting for other streams.
         pub active: StatByPool = active,
-        /// Free blocks of a segment that has others in it (strategy `caching`).
+        /// Free blocks of segments that contain other blocks too (strategy `caching`).
         pub inactive_split: StatByPool = inactive_split,
         /// Bytes of the blocks in `allocation`.
         pub allocated_bytes: StatByPool = allocated_bytes,
@@ -107,69 +108,72 @@ figures! {
         pub num_device_free: u64 = num_device_free,
         /// Mappings of physical chunks that exist now.
         pub mappings: u64 = mappings,
-        /// Of these, the ones in views.
+        /// The part of `mappings` that is in views.
         pub view_mappings: u64 = view_mappings,
         /// Views that exist now.
         pub views: u64 = views,
-        /// Bytes of address space that they take.
+        /// Bytes of address space that the views take.
         pub view_address_space_bytes: u64 = view_address_space_bytes,
         /// Views built by stitching.
         pub views_built: u64 = views_built,
-        /// Requests served by a view that was there already.
+        /// Requests served by a view that existed already.
         pub views_reused: u64 = views_reused,
         /// Views unmapped again.
         pub views_dropped: u64 = views_dropped,
-        /// GPU-side waits of a stream for work of another on freed memory.
+        /// How often one stream waited, on the GPU, for another stream's work on freed memory.
         pub stream_waits: u64 = stream_waits,
-        /// Bytes of free memory handed from one stream to another behind such waits.
+        /// Bytes of free memory that one stream got from another after such waits.
         pub stream_wait_bytes: u64 = waits.bytes,
-        /// Bytes of freed memory that recorded streams still used, handed out behind such waits.
+        /// Bytes of freed memory that recorded streams still used, and that requests got after such waits.
         pub recorded_wait_bytes: u64 = waits.recorded_bytes,
-        /// Bytes by which memory grew rather than make a stream wait for work of the present round.
+        /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round.
         pub overlap_growth_bytes: u64 = waits.grown_bytes,
-        /// Bytes of host memory that the allocator's tables take, about.
+        /// Bytes of host memory that the allocator's tables take, approximately.
         pub host_bytes: u64 = host_bytes,
         /// Operations that made a driver call.
         pub stalls: u64 = stalls.count,
-        /// Time of them in the driver, all together.
+        /// The total time of these operations in the driver.
         pub stall_total_ns: u64 = stalls.total_ns,
-        /// The longest, since `seam_reset_peak_stats`.
+        /// The longest time of one such operation in the driver, since `seam_reset_peak_stats`.
         pub stall_worst_ns: u64 = stalls.worst_ns,
-        /// With `split:last_resort`: chunks that were split.
+        /// Chunks that were split (option `split:last_resort`).
         pub splits: u64 = splits.chunks,
-        /// The chunks that they became.
+        /// The chunks that were made from the split chunks.
         pub split_parts: u64 = splits.parts,
-        /// Bytes that were copied for that.
+        /// Bytes that were copied for the splits.
         pub split_copied_bytes: u64 = splits.copied_bytes,
-        /// Requests for which the CPU waited until work on the GPU was done with freed memory (see the option `wait_ms`).
+        /// Requests for which the CPU waited until work on the GPU was done with freed memory (see the option
+        /// `wait_ms`).
         pub pending_waits: u64 = pending_waits.requests,
-        /// For how many events they did.
+        /// The events for which these requests waited.
         pub pending_wait_events: u64 = pending_waits.events,
-        /// How often they waited for all work of the device, at last.
+        /// How often these requests at last waited for all work of the device.
         pub pending_wait_device: u64 = pending_waits.device,
-        /// How many of them ended at the bound.
+        /// How many of these waits ended at the bound `wait_ms`.
         pub pending_wait_expired: u64 = pending_waits.expired,
-        /// The time that they waited, all together.
+        /// The total time of these waits.
         pub pending_wait_total_ns: u64 = pending_waits.total_ns,
-        /// The longest that one of them waited, since `seam_reset_peak_stats`.
+        /// The longest of these waits, since `seam_reset_peak_stats`.
         pub pending_wait_worst_ns: u64 = pending_waits.worst_ns,
-        /// With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
+        /// How often the allocator asked the device how much memory is free, to give memory back if that is too little
+        /// (option `headroom`).
         pub headroom_looks: u64 = headroom.looks,
-        /// How often it was too little.
+        /// How often too little was free.
         pub headroom_short: u64 = headroom.short,
-        /// How often memory went back for it.
+        /// How often memory was given back for the headroom.
         pub headroom_yields: u64 = headroom.yields,
-        /// The bytes that went back.
+        /// The bytes that were given back for the headroom.
         pub headroom_yielded_bytes: u64 = headroom.yielded_bytes,
         /// How often a tag fell asleep.
         pub sleeps: u64 = sleep.sleeps,
-        /// How often one woke.
+        /// How often a tag woke.
         pub wakes: u64 = sleep.wakes,
-        /// Bytes that waking all tags that sleep takes from the device.
+        /// Bytes that the allocator takes from the device when all sleeping tags wake.
         pub asleep_bytes: u64 = sleep.asleep_bytes,
         /// Page-locked host memory for backups of tags.
         pub page_locked_bytes: u64 = sleep.page_locked_bytes,
-        /// With `spill:host=SIZE`: bytes of host memory in which live memory lies. No part of `reserved_bytes`.
+        /// Bytes of host memory in which live memory lies (option `spill:host=SIZE`). `reserved_bytes` does not include
+        /// them.
         pub spilled_bytes: Stat = spilled_bytes,
         /// Requests that were served only because memory was spilled for them.
         pub spill_requests: u64 = spills.requests,
@@ -177,13 +181,14 @@ figures! {
         pub spills: u64 = spills.chunks,
         /// Pieces that came back to the device.
         pub spill_returns: u64 = spills.returned_chunks,
-        /// Bytes of them.
+        /// Bytes of the pieces that came back.
         pub spill_returned_bytes: u64 = spills.returned_bytes,
-        /// The time in the driver that both took. A part of `stall_total_ns`.
+        /// The total time of spills and returns in the driver, a part of `stall_total_ns`.
         pub spill_total_ns: u64 = spills.total_ns,
-        /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
+        /// Bytes of host memory that are kept for the next spill, in addition to `spilled_bytes`. `seam_empty_cache`
+        /// gives them back.
         pub spill_kept_bytes: u64 = spill_kept_bytes,
-        /// Bytes that were spilled to memory which was kept of an earlier spill.
+        /// Bytes that were spilled to host memory kept from an earlier spill.
         pub spill_reused_bytes: u64 = spills.reused_bytes,
     }
 }
@@ -225,13 +230,13 @@ pub extern "C" fn seam_reset_accumulated_stats(allocator: AllocatorId) -> Status
     })
 }
 
-/// The statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the driver calls by
-/// name with their number and time, a histogram of the stalls (below 1 us, 2 us, 4 us, ...), and what guard mode holds and
-/// has found.
+/// Writes the statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the
+/// driver calls by name with their number and time, a histogram of the stalls (below 1 us, 2 us, 4 us, ...), and the
+/// memory and the findings of guard mode.
 ///
-/// At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
-/// (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
-/// of 0, `buffer` may be NULL too. The length may differ from call to call.
+/// At most `capacity` bytes are written to `buffer`, including the NUL at the end, or none if the text is longer
+/// (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; `length` may be NULL. With
+/// a capacity of 0, `buffer` may be NULL too. The length may differ from call to call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_stats_json(
     allocator: AllocatorId,
@@ -243,8 +248,8 @@ pub unsafe extern "C" fn seam_stats_json(
     unsafe { write_text(buffer, capacity, length, || Ok(stats_json(allocator)?.to_string())) }
 }
 
-/// The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
-/// Walks over all free ranges.
+/// Returns the largest request, in bytes, that at least one stream could get from the free memory that is held, by
+/// stitching where that is allowed. The call walks over all free ranges.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().fragmentation().largest_reachable());
@@ -252,8 +257,9 @@ pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
 
-/// The largest request, in bytes, that some stream could be given now: of what is held free, and of what the device and the
-/// limits leave; of both together where the strategy joins them. Walks over all free ranges, and asks the driver.
+/// Returns the largest request, in bytes, that at least one stream could get now: from the free memory that is held,
+/// from the memory that the device and the limits leave, or from both together if the strategy joins them. The call
+/// walks over all free ranges, and asks the driver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mut u64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().largest_request()?);
@@ -261,7 +267,8 @@ pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mu
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
 
-/// The memory of the allocator's device in bytes, whoever holds it: free, and in all. Either may be NULL.
+/// Returns the free and the total memory of the allocator's device in bytes, whichever process holds it. Either pointer
+/// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_memory_info(allocator: AllocatorId, free: *mut u64, total: *mut u64) -> Status {
     let mut info = MemoryInfo { free: 0, total: 0 };
@@ -278,8 +285,9 @@ pub unsafe extern "C" fn seam_memory_info(allocator: AllocatorId, free: *mut u64
     status
 }
 
-/// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
-/// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `seam_stats_json`.
+/// Writes how the memory is divided up now, as JSON: for whom memory is free, in how many ranges, and how much of it
+/// one request could get, with and without stitching. The call walks over all free ranges. The buffer is as in
+/// `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_fragmentation_json(
     allocator: AllocatorId,
@@ -292,8 +300,8 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
-/// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
-/// SEAMALLOC_LOG asks for it.
+/// Logs the figures of an allocator so far, at the level `info`: on standard error, if the environment variable
+/// SEAMALLOC_LOG asks for this level.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_log_summary(allocator: AllocatorId) -> Status {
     call(|| {
@@ -316,11 +324,11 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     Ok(stats.into())
 }
 
-/// Returns the figures by their names, except those that `seam_stats` renames.
+/// Returns the figures by their names, except the figures that `seam_stats` renames.
 fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     let failed = |error| Failure::new(Status::Internal, error);
     let Value::Object(mut stats) = serde_json::to_value(figures).map_err(failed)? else { return Ok(Map::new()) };
-    // The options include it.
+    // The options include `max_split_size`.
     stats.remove("max_split_size");
     let kept = stats.remove("spill_kept_bytes");
     if let (Some(Value::Object(spills)), Some(kept)) = (stats.get_mut("spills"), kept) {
@@ -359,7 +367,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Figures in JSON, or in Rust alone, that the struct of C lacks; `guard.*` too.
+    /// Figures that the struct of C lacks, and that JSON or Rust alone has. The struct lacks `guard.*` too.
     const NOT_IN_C: [&str; 7] = [
         "strategy",
         "instead_of",
@@ -370,7 +378,7 @@ mod tests {
         "stalls.by_us",
     ];
 
-    /// Returns the names of figures, those of groups behind the group's name.
+    /// Returns the names of the figures. The name of a figure in a group begins with the name of the group.
     fn names(stats: &Map<String, Value>) -> BTreeSet<String> {
         let of = |(name, value): (&String, &Value)| match value {
             Value::Object(group) if !group.contains_key("current") && !group.contains_key("all") => {
@@ -381,8 +389,8 @@ mod tests {
         stats.iter().flat_map(of).collect()
     }
 
-    /// A new statistic appears in the JSON automatically. The test fails until the struct of C has it, or the list
-    /// above.
+    /// A new statistic appears in the JSON automatically. The test fails until the struct of C or the list above has
+    /// the statistic.
     #[test]
     fn every_figure_is_in_the_struct_of_c() {
         let Value::Object(all) = serde_json::to_value(Figures::default()).unwrap() else { panic!("no object") };

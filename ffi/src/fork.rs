@@ -71,8 +71,8 @@ fn register_once() -> i32 {
     0
 }
 
-/// Runs the filter or the source of a private pool, or an observer. Calls of the library from it, on this thread, are
-/// refused.
+/// Runs the filter or the source of a private pool, or an observer. Calls of the library from this callback, on this
+/// thread, are refused.
 pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
     /// Whether another callback runs on this thread.
     struct Leave(bool);

@@ -8,10 +8,11 @@ use crate::status::Status;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. It has no memory yet:
-/// `seam_grow` gives it some, `seam_shrink` takes it back, and `seam_free`, or another function that frees, ends it.
-/// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategy `stitch`,
-/// and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
+/// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. The allocation
+/// has no memory yet: `seam_grow` gives it some, `seam_shrink` takes some back, and `seam_free`, or another function
+/// that frees, ends the allocation. `seam_record_stream` works as for any allocation, and holds for memory that the
+/// allocation gets later too. Only the strategy `stitch` outside of guard mode can do this (`SEAM_STATUS_NOT_GROWABLE`
+/// otherwise). After a failure `*address` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_reserve(
     allocator: AllocatorId,
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn seam_reserve(
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
-/// As `seam_reserve`, for an allocation of a private pool, such as a tag that sleeps and wakes.
+/// Reserves as `seam_reserve` does, in a private pool, such as a tag that sleeps and wakes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_reserve(
     allocator: AllocatorId,
@@ -46,30 +47,32 @@ pub unsafe extern "C" fn seam_pool_reserve(
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
-/// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its stream. Its
-/// address and contents stay; a smaller size than it has changes nothing. Once its stream was forgotten it grows no more. Where it has that much memory already, the device is not
-/// called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
+/// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its
+/// stream. The address and the contents stay. A `size` below the present size changes nothing. Once the stream was
+/// forgotten, the allocation cannot grow. If the allocation already has that much memory, the device is not called.
+/// After `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` the allocation is as it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_grow(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
     resized(allocator, address, size, |allocator, address, size| allocator.growing().grow(address, size))
 }
 
-/// Gives back memory behind the first `size` bytes of an allocation of `seam_reserve`, as `seam_free` does, in whole chunks. The
-/// rest keeps its address and contents; a larger size than it has changes nothing.
+/// Gives back the memory of an allocation of `seam_reserve` beyond its first `size` bytes, as `seam_free` does, in
+/// whole chunks. The first `size` bytes keep their address and contents. A `size` above the present size changes
+/// nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_shrink(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
     resized(allocator, address, size, |allocator, address, size| allocator.growing().shrink(address, size))
 }
 
-/// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate` for memory
-/// that it allocated as `kRESIZABLE`.
+/// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate`
+/// for memory that it allocated as `kRESIZABLE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_resize(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
     resized(allocator, address, size, |allocator, address, size| allocator.growing().resize(address, size))
 }
 
-/// How much of an allocation of `seam_reserve` is in use, as last asked for (`len`), has memory (`mapped`), and is reserved
-/// (`capacity`), in bytes. Each may be NULL.
+/// Returns how many bytes of an allocation of `seam_reserve` are in use, as last requested (`len`), have memory
+/// (`mapped`), and are reserved (`capacity`). Each pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_extent(
     allocator: AllocatorId,

@@ -1,4 +1,5 @@
-//! Guard mode (the option `guard:on`): what an address belongs to, mistakes found, and what a program says of its streams.
+//! Guard mode (the option `guard:on`): the allocation of an address, mistakes found, and a program's notes on its
+//! streams.
 
 use crate::boundary::{self, call, optional_out, write_text};
 use crate::ids::{AllocatorId, Stream};
@@ -9,9 +10,9 @@ use serde_json::{Value, json};
 use std::ffi::{c_char, c_void};
 use std::slice;
 
-/// Describes an address, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
-/// streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when
-/// every call of CUDA fails. The buffer is as in `seam_stats_json`.
+/// Describes an address in a sentence: the allocation, live or freed, in which or at whose edge the address lies, with
+/// its size, streams and number. The text is "" if this is not known, or guard mode is off. The function works after an
+/// illegal address was used, when every call of CUDA fails. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_explain(
     allocator: AllocatorId,
@@ -28,9 +29,10 @@ pub unsafe extern "C" fn seam_explain(
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
-/// The mistakes of the program that guard mode has found, the first 1000, oldest first, as a JSON array of objects: `kind`
-/// (`double_free`, `wrong_free`, `overrun`, `underrun`, `write_after_free`, `missing_record_stream`), `text`, and of the
-/// allocation its `address`, `size` in bytes, `number` and `stream`. The buffer is as in `seam_stats_json`.
+/// Writes the mistakes of the program that guard mode has found, the first 1000, oldest first, as a JSON array of
+/// objects: `kind` (`double_free`, `wrong_free`, `overrun`, `underrun`, `write_after_free`, `missing_record_stream`),
+/// `text`, and the `address`, `size` in bytes, `number` and `stream` of the allocation. The buffer is as in
+/// `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_findings_json(
     allocator: AllocatorId,
@@ -58,17 +60,18 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
-/// Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. `findings` gets
-/// how many mistakes were found so far; it may be NULL. Without guard mode it does nothing.
+/// Waits for the device, and looks for bytes that were written around live allocations and into freed memory.
+/// `findings` gets the number of mistakes found so far; it may be NULL. Without guard mode the function does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_check_guards(allocator: AllocatorId, findings: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { optional_out(findings, 0, || Ok(borrow(allocator)?.allocator.guard().check()?)) }
 }
 
-/// Says that the work which was given to `stream` last uses the allocations in which these `count` addresses lie. Guard mode
-/// then finds a free before that work ends, if neither `seam_record_stream` named the stream nor the allocation's own stream
-/// waits for it. Addresses of no live allocation are ignored. Without guard mode it does nothing.
+/// Says that the latest work given to `stream` uses the allocations in which these `count` addresses lie. Guard mode
+/// then reports a free before the end of this work, if neither `seam_record_stream` named the stream nor the
+/// allocation's own stream waits for the work. Addresses outside of live allocations are ignored. Without guard mode
+/// the function does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_note_uses(
     allocator: AllocatorId,
@@ -90,14 +93,14 @@ pub unsafe extern "C" fn seam_note_uses(
     })
 }
 
-/// Says that the program recorded an event on `stream`. `event` is whatever number the program has for it; recording it again
-/// forgets the earlier record.
+/// Says that the program recorded an event on `stream`. `event` is any number that the program has chosen for the
+/// event. A second record of the same number replaces the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_note_event(allocator: AllocatorId, event: u64, stream: Stream) -> Status {
     noted(allocator, stream, |instance, stream| instance.guard().record_event(event, stream))
 }
 
-/// Says that the program lets later work of `stream` wait for an event of `seam_note_event`.
+/// Says that the program lets later work of `stream` wait for an event that `seam_note_event` has noted.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_note_wait(allocator: AllocatorId, stream: Stream, event: u64) -> Status {
     noted(allocator, stream, |instance, stream| instance.guard().record_wait(stream, event))

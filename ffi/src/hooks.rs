@@ -49,9 +49,9 @@ pub extern "C" fn seamalloc_set_memory_fraction(fraction: f64, device: c_int) {
     hook(device, || Ok(plugged(device)?.1.allocator.limits().set_fraction(fraction)?));
 }
 
-/// For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a stream
-/// were captured, until `seamalloc_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
-/// a `std::function`, which is not looked at.
+/// For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a
+/// stream were captured, until `seamalloc_end_pool`. PyTorch passes the pool as a pair, which arrives as two numbers,
+/// and then a `std::function`, which is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, filter: *const c_void) {
     let _ = filter;
@@ -66,7 +66,7 @@ pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, f
     });
 }
 
-/// For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
+/// For `set_end_allocate_to_pool_fn`: ends the route that `seamalloc_begin_pool` began.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_end_pool(device: c_int, first: u64, second: u64) {
     hook(device, || Ok(plugged(device)?.1.allocator.pools().end(Pool { first, second }.id())?));

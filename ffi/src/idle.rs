@@ -18,14 +18,15 @@ use std::time::{Duration, Instant};
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// The time between two checks for pending waits alone.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
-/// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some seconds.
+/// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some
+/// seconds.
 const PENDING: Duration = Duration::from_secs(30);
 
 /// Gives an instance a handle, and a thread if its options ask for that.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let config = instance.allocator.config();
     let after_s = config.idle_release_s;
-    // No other strategy has waits to warn of.
+    // No other strategy has pending waits to warn of.
     let waits = config.strategy == StrategyKind::Stitch && config.sharing == StreamSharing::Wait;
     let id = registry::add(instance)?;
     live::serve_if_asked();
@@ -38,8 +39,8 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     Ok(id)
 }
 
-/// Starts a thread for the allocator of a handle. It ends with the handle, or with the first call that the
-/// driver refuses, and keeps neither the allocator nor the process alive.
+/// Starts a thread for the allocator of a handle. The thread ends when the handle is removed, or with the first call
+/// that the driver refuses. The thread keeps neither the allocator nor the process alive.
 fn watch(id: AllocatorId, after_s: Option<u64>, between: Duration, pending: Duration) {
     let started = thread::Builder::new().name("seamalloc-watch".to_owned()).spawn(move || {
         let (start, mut idle) = (Instant::now(), after_s.map(|after_s| IdleRelease::new(Duration::from_secs(after_s))));
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(registry::borrow(id).map(drop).unwrap_err().status, crate::status::Status::InvalidHandle);
     }
 
-    /// A stream gets the only block behind work of another one that never ends.
+    /// A stream gets the only block after a wait for work of another stream that never ends.
     fn wait_for_ever() {
         let mut instance = Instance::open("sim:h200", "").unwrap();
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=8MiB").unwrap()).unwrap());
@@ -107,7 +108,7 @@ mod tests {
         gpu.hold(StreamId(0x10));
         allocator.free(address).unwrap();
         assert_eq!(allocator.allocate(8 << 20, StreamId(0x20)), Ok(address));
-        // This thread takes the place of that of `add`, which checks less often.
+        // This thread replaces the thread that `add` starts, which checks less often.
         watch(id, None, Duration::from_millis(5), Duration::from_millis(20));
         thread::sleep(Duration::from_secs(60));
     }

@@ -3,8 +3,8 @@
 use seamalloc::PoolId;
 use std::ffi::c_void;
 
-/// An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
-/// (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
+/// An allocator: a number, not a pointer. No number is given twice, so the handle of a destroyed allocator is refused
+/// (`SEAM_STATUS_INVALID_HANDLE`). 0 stands for no allocator.
 pub type AllocatorId = u64;
 
 /// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
@@ -14,13 +14,13 @@ pub type AllocatorId = u64;
 /// device every value is a stream.
 pub type Stream = *mut c_void;
 
-/// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
+/// A private pool: two numbers, as PyTorch's `MempoolId_t`. Two zeros stand for no pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
-    /// PyTorch numbers the pools of graphs here.
+    /// The number of a pool of CUDA graphs, by PyTorch's convention.
     pub first: u64,
-    /// And those of users here, as `seam_pool_create` does.
+    /// The number of a pool that a user created, by PyTorch's convention; `seam_pool_create` sets it too.
     pub second: u64,
 }
 

@@ -27,14 +27,14 @@ pub(crate) struct Instance {
     pub(crate) ordinal: u32,
     /// The device's name, as it was given.
     pub(crate) device: String,
-    /// The membership while free memory is lent between processes. It ends before the allocator.
+    /// The membership while free memory is lent between processes. The membership ends before the allocator.
     #[cfg(unix)]
     pub(crate) membership: Mutex<Option<Membership>>,
     /// Writes the flight recorder when a request is refused.
     pub(crate) dump: FlightDump,
     /// Records events, if requested.
     pub(crate) recorder: Mutex<Option<Recorder>>,
-    /// A callback of C's that observes it. The recorder is the allocator's first observer.
+    /// The observer that is a callback of the C program, if one is set. The recorder is the allocator's first observer.
     pub(crate) callback: Mutex<Option<ObserverId>>,
     /// The stream, without work, of memory that the CPU uses too; `None` for a GPU's memory.
     pub(crate) own: Option<StreamId>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pluggable.rs       seamalloc_malloc and seamalloc_free: PyTorch's pluggable signature
-//! hooks.rs           its other hooks: streams, the cache, limits, pools
+//! hooks.rs           the other hooks of that signature: streams, the cache, limits, pools
 //! allocator.rs       create and destroy; allocate, free, empty the cache, limits; memory callbacks
 //! pools.rs           private pools and their routes
 //! sources.rs         private pools with segments of their own
@@ -10,21 +10,21 @@
 //! figures.rs         statistics and fragmentation, as structs and as JSON
 //! idle.rs            the thread that gives an idle program's memory back
 //! lending.rs         memory that is lent between processes
-//! live.rs            what other processes are told, metrics, and the flight recorder in files
-//! segments.rs        what an allocator holds, segment by segment
-//! guard.rs           guard mode: explanations, findings, what a program says of its streams
+//! live.rs            statistics for other processes, metrics, and the flight recorder in files
+//! segments.rs        the memory of an allocator, segment by segment
+//! guard.rs           guard mode: explanations, findings, a program's notes on its streams
 //! recording.rs       snapshots and traces, to files
 //! observing.rs       a callback that is called for each event
 //! registry.rs        handles: numbers that are checked, so that a stale one is an error
 //! slots.rs           a place for a value that one thread may take away while others use it
-//! primitive.rs       its atomics, for which tests put others
-//! instance.rs        what is behind a handle
-//! log.rs             what SEAMALLOC_LOG asks for
+//! primitive.rs       the atomics of slots.rs, which tests replace by others
+//! instance.rs        the object behind a handle
+//! log.rs             the log that SEAMALLOC_LOG asks for
 //! observers.rs       the observers of an allocator: the recorder, a callback
-//! boundary.rs        what every function does first and last; what C hands over
-//! fork.rs            a child process touches nothing
-//! status.rs          what functions return, and a thread's last error
-//! ids.rs             what C names things by
+//! boundary.rs        the first and last steps of every function, and the values that C passes
+//! fork.rs            a forked child process, which touches nothing
+//! status.rs          the status that functions return, and a thread's last error
+//! ids.rs             the numbers and handles by which C names things
 //! ```
 //!
 //! A file imports only files below it in this list.
@@ -66,9 +66,9 @@ pub mod status;
 
 use std::ffi::{CStr, c_char};
 
-/// The version of the binary interface that this header describes; `seam_abi_version` answers that of the library. The
-/// number is in the library's soname too. It grows with every change that would break a compiled program; what is
-/// added (a function, a field at the end of a struct that begins with its size, a status) leaves it as it is.
+/// The version of the binary interface that this header describes; `seam_abi_version` returns the version of the loaded
+/// library. The number is in the library's soname too. It grows with every change that would break a compiled program.
+/// An addition (a function, a field at the end of a struct that begins with its size, a status) does not change it.
 pub const ABI_VERSION: u32 = 1;
 
 /// The library's version, for people.
@@ -77,13 +77,13 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"unknown",
 };
 
-/// `SEAM_ABI_VERSION` of the library that is loaded.
+/// Returns `SEAM_ABI_VERSION` of the library that is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_abi_version() -> u32 {
     ABI_VERSION
 }
 
-/// The version of the library that is loaded, such as "0.1.0".
+/// Returns the version of the library that is loaded, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_version() -> *const c_char {
     VERSION.as_ptr()

@@ -17,7 +17,7 @@ use std::ffi::c_char;
 #[cfg(unix)]
 const VARIABLE: &str = "SEAMALLOC_SERVE";
 
-/// All allocators with a handle, by its lower half.
+/// All allocators with a handle, by the lower half of the handle.
 struct Handles;
 
 impl Source for Handles {
@@ -26,11 +26,12 @@ impl Source for Handles {
     }
 }
 
-/// Tells other processes of the same user what the allocators of this one do, those that come later too, from now on: a thread of the
-/// library answers at a Unix socket. `seamalloc top` asks there. `path` is the socket's name, which must not exist; NULL is
-/// NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket goes when the process ends
-/// by exit. The environment variable SEAMALLOC_SERVE asks for the same: 1, or a socket's name, when the first allocator is
-/// made. Does nothing if the process serves already. `SEAM_STATUS_FILE` where the socket cannot be made.
+/// Reports the allocators of this process to other processes of the same user from now on, allocators that are created
+/// later too: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
+/// name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
+/// `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
+/// SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
+/// nothing if the process serves already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     call(|| {
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     })
 }
 
-/// Ends what `seam_serve` began. Does nothing if the process does not serve.
+/// Ends the service that `seam_serve` began. Does nothing if the process does not serve.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_serve_stop() -> Status {
     call(|| {
@@ -50,18 +51,18 @@ pub extern "C" fn seam_serve_stop() -> Status {
     })
 }
 
-/// Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). Needs no
-/// `seam_serve`. The buffer is as in `seam_stats_json`.
+/// Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). The
+/// function works without `seam_serve`. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_metrics(buffer: *mut c_char, capacity: usize, length: *mut usize) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, || Ok(prometheus(&[samples_of(&Handles)]))) }
 }
 
-/// Writes the last operations of the allocator, which its flight recorder has kept (the option `flight_recorder`), and what it holds:
-/// as a trace where the file's name ends in .seam, .csv or .csv.gz, else as a pickle that PyTorch's viewer opens and `seamalloc
-/// replay` reads. How many operations were overwritten stands in it. The option `flight_dump` has the same written when a request is
-/// refused. The file appears only when it is complete.
+/// Writes the last operations of the allocator, which its flight recorder has kept (the option `flight_recorder`), and
+/// the memory that the allocator holds. The file is a trace if its name ends in .seam, .csv or .csv.gz, else a pickle
+/// that PyTorch's viewer opens and `seamalloc replay` reads. The file says how many operations were overwritten. With
+/// the option `flight_dump`, the same is written when a request is refused. The file appears only when it is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_flight_write(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {

@@ -1,6 +1,6 @@
 //! A callback of C's as an observer of an allocator.
 //!
-//! Owns: the conversion of an event for it.
+//! Owns: the conversion of an event for the callback.
 
 use crate::boundary::{User, handle};
 use crate::fork::in_callback;
@@ -28,18 +28,18 @@ pub enum Action {
     SegmentUnmap = 6,
     /// A request could not be met. The address holds the device's free bytes.
     Oom = 7,
-    /// Memory left a segment for another, of which the next `SEAM_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
-    /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
-    /// nothing changed; PyTorch's snapshots call it `segment_unmap`.
+    /// Memory left a segment for another one; the next events `SEAM_ACTION_SEGMENT_JOINED` say for which. A stitched
+    /// block, which is a segment of its own as long as it is live, took the memory or gave it back, or the memory
+    /// serves other requests. For the driver nothing changed. PyTorch's snapshots call this event `segment_unmap`.
     SegmentLeft = 8,
-    /// Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
+    /// Memory that had left other segments is part of this segment; PyTorch's snapshots call this event `segment_map`.
     SegmentJoined = 9,
-    /// Memory of live blocks was spilled: a range at home has host memory from now on. PyTorch's snapshots have neither this
-    /// nor the next three.
+    /// Memory of live blocks was spilled: a range at home has host memory from now on. PyTorch's snapshots have no such
+    /// event, and none for the next three kinds.
     Spilled = 10,
     /// A range that was spilled has memory of the device again.
     Returned = 11,
-    /// A private pool fell asleep, and this range of it has no memory from now on.
+    /// A private pool fell asleep, and this range of the pool has no memory from now on.
     Asleep = 12,
     /// A range that slept has memory again.
     Awake = 13,
@@ -72,22 +72,22 @@ impl Action {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Of this struct, in the library: fields beyond it are not there.
+    /// The size of this struct in the library: fields beyond this size do not exist.
     pub size: usize,
     /// The kind of the event.
     pub action: Action,
-    /// Where.
+    /// The address of the event.
     pub address: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// On which stream.
+    /// The stream of the event.
     pub stream: Stream,
-    /// Of which private pool; both 0 of none.
+    /// The private pool of the event; both numbers are 0 for no pool.
     pub pool: Pool,
 }
 
-/// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
-/// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
+/// Receives each event. The function is called under the allocator's lock, by the thread whose call causes the event:
+/// it must be quick, call nothing of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
 pub type ObserverCallback = Option<unsafe extern "C" fn(event: *const Event, user: *mut c_void)>;
 
 /// A callback of C's and its user pointer.

@@ -7,8 +7,8 @@ use crate::registry::borrow;
 use crate::status::Status;
 use std::ffi::c_void;
 
-/// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
-/// observer before is called no more.
+/// From now on `observer` receives every event, in addition to the recorder; NULL ends this. Once the function has
+/// returned, the previous observer is not called any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
     call(|| {

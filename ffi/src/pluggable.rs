@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_DEVICES: usize = 64;
 /// The variable with the allocators' options.
 const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
-/// The variable with the value of the option `guard`, and further options behind it: 1 switches guard mode on.
+/// The variable with the value of the option `guard`, and further options after this value: 1 switches guard mode on.
 const GUARD_VARIABLE: &str = "SEAMALLOC_GUARD";
 /// The variable with a simulated device, in place of CUDA's.
 const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
@@ -37,28 +37,30 @@ type Plugged = (AllocatorId, &'static Instance);
 /// A device's allocator, once it was used.
 struct Device {
     opened: OnceLock<Plugged>,
-    /// Held while the allocator is opened. Has the error of invalid options, which is permanent. Other failures may
-    /// pass, such as that of a device whose memory others use up.
+    /// A lock that is held while the allocator is opened. It has the error of invalid options, which is permanent.
+    /// Other failures may pass, such as that of a device whose memory others use up.
     refused: Mutex<Option<(Status, String)>>,
     reported: AtomicBool,
 }
 
-/// The options in front of those of SEAMALLOC_CONF.
+/// The default options, which stand in front of the options of SEAMALLOC_CONF.
 static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
     [const { Device { opened: OnceLock::new(), refused: Mutex::new(None), reported: AtomicBool::new(false) } };
         MAX_DEVICES];
 
-/// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
+/// Allocates `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
-/// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF
-/// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle.
-/// With SEAMALLOC_DEVICE=sim:h200 (or another simulated device, or host:4GiB) every device is such a one.
+/// Each device has an allocator of its own, created on first use with the options in the environment variable
+/// SEAMALLOC_CONF (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged`
+/// returns its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated device, or host:4GiB) all devices are of
+/// this kind.
 ///
-/// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
-/// (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
-/// call fails, and one message says so. In a forked child every call fails, and no message says so.
+/// Returns NULL for 0 bytes, and after a failure. The last error of the thread says why the call failed, and so does a
+/// message (`seam_set_message_handler`). If the allocator cannot be created at all, for example because the options
+/// cannot be read, every call fails, but only one message is sent. In a forked child every call fails without a
+/// message.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_malloc(size: usize, device: c_int, stream: Stream) -> *mut c_void {
     let mut address = ptr::null_mut();
@@ -72,11 +74,13 @@ pub extern "C" fn seamalloc_malloc(size: usize, device: c_int, stream: Stream) -
     address
 }
 
-/// Frees what `seamalloc_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
-/// not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
+/// Frees memory that `seamalloc_malloc` allocated for the same device: the freeing half of PyTorch's pluggable
+/// signature. `size` is ignored. If the memory was allocated for a stream other than `stream`, it is reused only after
+/// both streams have passed their work. NULL is ignored.
 ///
-/// What fails (freed twice, of another device or allocator) changes nothing, becomes the last error of the thread, and a
-/// message. In a forked child, which holds copies of its parent's pointers, it does nothing.
+/// A call that fails (for memory that is freed twice, or is of another device or allocator) changes nothing, sets the
+/// last error of the thread, and sends a message. In a forked child, which holds copies of its parent's pointers, the
+/// call does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_int, stream: Stream) {
     let _ = size;
@@ -89,17 +93,18 @@ pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_in
     }
 }
 
-/// The allocator behind `seamalloc_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
-/// It cannot be destroyed.
+/// Returns the allocator behind `seamalloc_malloc` for a device, created now if it does not exist yet: for statistics,
+/// limits, pools. This allocator cannot be destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { out_param(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
-/// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an
-/// earlier call are forgotten. Pass "sharing:never" for a program that calls `seamalloc_free` and uses an allocation on
-/// other streams without naming them, as PyTorch's users do. Refused once an allocator was asked for.
+/// Sets options for the allocators behind `seamalloc_malloc` that apply where SEAMALLOC_CONF does not say otherwise.
+/// Options of an earlier call are forgotten. Pass "sharing:never" for a program that calls `seamalloc_free` and uses an
+/// allocation on other streams without naming them, as PyTorch's users do. The call is refused once an allocator was
+/// requested.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status {
     call(|| {
@@ -159,7 +164,7 @@ fn no_device(device: c_int) -> Failure {
     Failure::argument(format_args!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
 }
 
-/// Returns the options of every device: the environment's behind the program's.
+/// Returns the options of every device: the program's options, then the options of the environment.
 fn options() -> Outcome<String> {
     let guard = variable(GUARD_VARIABLE)?.map(|value| format!("guard:{value}"));
     let parts = [Some(DEFAULTS.lock().clone()), guard, variable(OPTIONS_VARIABLE)?];
@@ -205,8 +210,8 @@ fn variable(name: &str) -> Outcome<Option<String>> {
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-/// The device whose allocator has the live allocation that starts at `address`, among those of `seamalloc_malloc`; -1 if none
-/// has. Opens no device.
+/// Returns the device whose allocator, among those of `seamalloc_malloc`, has the live allocation that starts at
+/// `address`; -1 if none has. The function opens no device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut c_int) -> Status {
     let address = address.addr() as u64;
@@ -216,8 +221,8 @@ pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut
     unsafe { out_param(device, -1, "device", find) }
 }
 
-/// The part of a device's memory that an allocator of `seamalloc_malloc` may hold once it is made, by the options; 1 is no
-/// limit. Opens no device.
+/// Returns the fraction of a device's memory that an allocator of `seamalloc_malloc` may hold once it is created, by
+/// the options; 1 is no limit. The function opens no device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Status {
     let read = || Ok(Config::parse(&options()?)?.memory_fraction.unwrap_or(1.0));
@@ -225,7 +230,8 @@ pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Sta
     unsafe { out_param(fraction, 0.0, "fraction", read) }
 }
 
-/// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
+/// Returns which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Unlike `seam_plugged`, the
+/// function creates none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
     let found = || Ok(opened().fold(0, |bits, instance| bits | 1 << (instance.ordinal & 63)));
@@ -233,14 +239,15 @@ pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
     unsafe { out_param(devices, 0, "devices", found) }
 }
 
-/// Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
-/// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
+/// Receives the message of a failed `seamalloc_malloc` or `seamalloc_free`. The text is valid during the call only. The
+/// thread whose call failed calls this function, without a lock of the allocators. The function must return (no
+/// exception, no longjmp).
 pub type MessageHandler = Option<unsafe extern "C" fn(status: Status, text: *const c_char, user: *mut c_void)>;
 
 static HANDLER: Mutex<(MessageHandler, User)> = Mutex::new((None, User::new(ptr::null_mut())));
 
-/// From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
-/// still be in the handler before.
+/// From now on messages go to `handler` instead of a line on standard error; NULL restores the line. Another thread may
+/// still be in the previous handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_message_handler(handler: MessageHandler, user: *mut c_void) -> Status {
     call(|| {
@@ -249,7 +256,7 @@ pub extern "C" fn seam_set_message_handler(handler: MessageHandler, user: *mut c
     })
 }
 
-/// Reports the last error of the thread; that a device has no allocator is reported only once.
+/// Reports the last error of the thread. The error that a device has no allocator is reported only once.
 #[cold]
 pub(crate) fn report(status: Status, device: c_int) {
     thread_local! {
@@ -278,7 +285,7 @@ pub(crate) fn report(status: Status, device: c_int) {
         Some((handler, user)) => {
             // The handler's own calls may replace the last error.
             let text: CString = last_text();
-            // SAFETY: the caller of `seam_set_message_handler` promised that it may be called like this.
+            // SAFETY: the caller of `seam_set_message_handler` promised that this call is allowed.
             unsafe { handler(status, text.as_ptr(), user) };
         }
         // A closed standard error is ignored.
@@ -288,6 +295,6 @@ pub(crate) fn report(status: Status, device: c_int) {
 }
 
 fn last_text() -> CString {
-    // SAFETY: it is never NULL, ends in a NUL, and this thread has not failed since.
+    // SAFETY: the text is never NULL, ends in a NUL, and this thread has not failed since.
     unsafe { CStr::from_ptr(seam_last_error_text()) }.to_owned()
 }

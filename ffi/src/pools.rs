@@ -1,4 +1,4 @@
-//! Private pools, as CUDA graphs need them, and which requests are routed to one.
+//! Private pools, as CUDA graphs need them, and the routes of requests to them.
 
 use crate::boundary::{self, User, call, fill, has_flag, out_param, stream};
 use crate::fork::in_callback;
@@ -9,17 +9,18 @@ use seamalloc::{PoolBlock as Live, PoolStats as Figures, Route};
 use std::ffi::c_void;
 use std::ptr;
 
-/// For `flags` of `seam_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
-/// that a capture forbids, in any thread. Begin before the capture does, end after its end.
+/// For `flags` of `seam_pool_begin_*`: a stream capture is under way while the route exists, so that the allocator
+/// makes no call that a capture forbids, in any thread. Begin the route before the capture begins, and end it after the
+/// capture has ended.
 pub const POOL_CAPTURING: u32 = 1;
 
-/// Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
-/// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`SEAM_STATUS_REENTRANT`), and
-/// return (no exception, no longjmp).
+/// Returns whether requests of the calling thread on `stream` go to the pool. The function is called for every request
+/// while the route exists, by any thread, under the allocator's lock: it must be quick, call nothing of this library
+/// (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
 pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_void) -> bool>;
 
-/// A new private pool, used once: `seam_pool_release` ends that use. Its memory serves only requests made for it, and the
-/// addresses that it handed out stay mapped until nobody uses it any more.
+/// Creates a private pool with one use, which `seam_pool_release` ends. The pool's memory serves only requests made for
+/// the pool, and the addresses that the pool handed out stay mapped until its last use has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
     let create = || match borrow(allocator)?.allocator.pools().create() {
@@ -30,27 +31,28 @@ pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Poo
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
 
-/// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
+/// Adds one use to the private pool of this name, or creates the pool: for programs that name pools themselves, as
+/// PyTorch does.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().open(pool.id())?))
 }
 
-/// Uses a private pool once more.
+/// Adds one use to a private pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().retain(pool.id())?))
 }
 
-/// Ends one use of a private pool. With the last use the pool's memory goes back to all; memory that a graph may use
-/// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the
-/// pool may be launched afterwards.
+/// Ends one use of a private pool. With the last use the pool's memory becomes free for all requests; memory that a
+/// graph may use becomes free once the device has passed all its work. Live allocations stay valid. No graph that was
+/// captured with the pool may be launched afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().release(pool.id())?))
 }
 
-/// As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.
+/// Allocates as `seam_malloc` does, from a private pool, whatever routes exist. `seam_free` frees the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_malloc(
     allocator: AllocatorId,
@@ -68,8 +70,8 @@ pub unsafe extern "C" fn seam_pool_malloc(
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }
 
-/// Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover a
-/// request, the one begun last takes it. `flags` is 0 or `SEAM_POOL_CAPTURING`.
+/// Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover
+/// a request, the one begun last takes it. `flags` is 0 or `SEAM_POOL_CAPTURING`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_begin_streams(
     allocator: AllocatorId,
@@ -89,20 +91,21 @@ pub unsafe extern "C" fn seam_pool_begin_streams(
     })
 }
 
-/// As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
+/// Routes as `seam_pool_begin_streams` does, but all requests of the calling thread, whatever their stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_thread(allocator: AllocatorId, pool: Pool, flags: u32) -> Status {
     call(|| begin(allocator, pool, Route::this_thread(), flags))
 }
 
-/// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers. Other routes go first, whether they
-/// were begun before or after this one. PyTorch's backward passes run in threads of their own, which this route covers.
+/// Routes as `seam_pool_begin_streams` does, but all requests of all threads that no other route covers. Other routes
+/// go first, whether they were begun before or after this one. PyTorch's backward passes run in threads of their own,
+/// which this route covers.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_other_threads(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| begin(allocator, pool, Route::other_threads(), 0))
 }
 
-/// As `seam_pool_begin_streams`, for the requests that `filter` says.
+/// Routes as `seam_pool_begin_streams` does, but the requests for which `filter` returns true.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_filter(
     allocator: AllocatorId,
@@ -127,8 +130,8 @@ fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcom
     Ok(borrow(allocator)?.allocator.pools().begin(pool.id(), route)?)
 }
 
-/// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last one of
-/// `seam_pool_begin_other_threads`, or else the pool's only route.
+/// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last
+/// one of `seam_pool_begin_other_threads`, or else the pool's only route.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().end(pool.id())?))
@@ -138,13 +141,14 @@ pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PoolStats {
-    /// Of this struct: set it to `sizeof(seam_pool_stats)` before the call. It comes back as what was filled in.
+    /// The size of this struct: set it to `sizeof(seam_pool_stats)` before the call. After the call it is the size that
+    /// was filled in.
     pub size: usize,
-    /// Uses that were not released; 0 while its memory waits for the device.
+    /// The number of uses that were not released; 0 while the pool's memory waits for the device.
     pub uses: u64,
-    /// 1 while requests are routed to it.
+    /// 1 while requests are routed to the pool.
     pub routed: u64,
-    /// 1 if a block of it was handed out in a stream capture, so that a graph may use its memory.
+    /// 1 if a block of the pool was handed out in a stream capture, so that a graph may use its memory.
     pub captured: u64,
     /// Blocks handed out and not freed by the program.
     pub allocations: u64,
@@ -152,7 +156,7 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Bytes of blocks that are handed out, or freed and waiting for other streams.
     pub active_bytes: u64,
-    /// Bytes held for the pool: active ones, and free ones that serve only it.
+    /// Bytes held for the pool: active blocks, and free blocks that serve only the pool.
     pub reserved_bytes: u64,
     /// Bytes that the pool holds again when it wakes; 0 while it is awake.
     pub asleep_bytes: u64,
@@ -162,17 +166,18 @@ pub struct PoolStats {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PoolBlock {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// With rounding.
+    /// The size with rounding.
     pub size: u64,
-    /// As asked for.
+    /// The size as requested.
     pub requested: u64,
 }
 
-/// The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
-/// where they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
-/// capacity of 0, `blocks` may be NULL too. Walks all blocks.
+/// Writes the live blocks of a private pool, in the order of addresses: a checkpoint of the pool. At most `capacity`
+/// blocks are written to `blocks`, or none if the pool has more (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets the
+/// number of live blocks; `count` may be NULL. With a capacity of 0, `blocks` may be NULL too. The call walks all
+/// blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_blocks(
     allocator: AllocatorId,
@@ -207,11 +212,11 @@ pub unsafe extern "C" fn seam_pool_blocks(
     })
 }
 
-/// Frees every live block of a private pool, then hands out those of a checkpoint (`seam_pool_blocks`) again, at the same
-/// addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
-/// captured. `SEAM_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
-/// blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
-/// was freed.
+/// Frees every live block of a private pool, then hands out the blocks of a checkpoint (`seam_pool_blocks`) again, at
+/// the same addresses and over the same memory. This is for memory that a launch of a graph has filled, although it was
+/// freed when the graph was captured. Returns `SEAM_STATUS_NOT_RESTORABLE` if a block cannot be had, and always with a
+/// strategy other than `stitch`. Large blocks are restored first; the blocks that were restored before the failure stay
+/// live. The call may wait for the streams on which the pool's memory was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_restore(
     allocator: AllocatorId,
@@ -231,7 +236,7 @@ pub unsafe extern "C" fn seam_pool_restore(
     })
 }
 
-/// Fills in the statistics of a private pool. Walks all blocks.
+/// Fills in the statistics of a private pool. The call walks all blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {

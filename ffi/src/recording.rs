@@ -15,8 +15,8 @@ use seamalloc_trace::{Recorder, read_path, write_path, write_snapshot_path};
 use serde_json::Value;
 use std::ffi::c_char;
 
-/// Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
-/// reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
+/// Writes the memory that the allocator holds, and the recorded history if there is one, as a memory snapshot that
+/// PyTorch's viewer reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
-        // Both change under the lock, also if another thread starts or stops at this moment.
+        // The recorder and the observer change under the lock, so that another thread that starts or stops waits.
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
@@ -45,8 +45,8 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
     })
 }
 
-/// Makes every allocator that is created from now on record from its beginning, as by `seam_record_start`; 0 ends this. For
-/// a program that does not know yet which devices it will use, and must not touch a device before.
+/// Makes every allocator that is created from now on record from its beginning, as by `seam_record_start`; 0 ends this.
+/// The function is for a program that does not know yet which devices it will use, and must not touch a device before.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_new(max_entries: usize) -> Status {
     call(|| {
@@ -67,8 +67,8 @@ pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
     })
 }
 
-/// Writes what was recorded as a trace that `seamalloc replay` reads; the name of the file tells the format: .seam, .csv or
-/// .csv.gz. Recording goes on. `SEAM_STATUS_INVALID_ARGUMENT` if nothing is recorded.
+/// Writes the recorded events as a trace that `seamalloc replay` reads; the name of the file tells the format: .seam,
+/// .csv or .csv.gz. Recording goes on. Returns `SEAM_STATUS_INVALID_ARGUMENT` if nothing is recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
@@ -79,26 +79,27 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
         let recorder =
             recorder.ok_or_else(|| Failure::argument("nothing is recorded: call seam_record_start first"))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        // The snapshot comes before the history, which then has the frees of all its blocks since.
+        // The snapshot is taken before the history, so that the history has all frees of blocks of the snapshot.
         let held = instance.allocator.reports().snapshot();
         Ok(write_path(&recorder.to_trace(&name, Some(&held))?, path)?)
     })
 }
 
-/// Writes how strategies would have served the jobs that a file holds, a PyTorch snapshot with its history or a trace:
-/// a JSON list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is
-/// too small), what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from
-/// before the recording), the bytes of weights and optimizer state that stay from step to step (`persistent`), and how
-/// many times as large all else could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where
-/// it frees nothing: `grows`, or where the device is unknown: `sought`). Beside each stands what PyTorch's own
-/// allocators make of the job on the same device: `native_reserved`, `native_step`, `expandable_reserved`,
-/// `expandable_step`. Of a snapshot without a history there is an entry for each device with memory, with `layout`
-/// true: what `seamalloc whatif --json` says of it but `owners`.
+/// Writes how strategies would have served the jobs that a file holds (a PyTorch snapshot with its history, or a
+/// trace): a JSON list with an entry for each job and strategy. An entry has the memory that the strategy would have
+/// held (`peak_reserved`, null if the device is too small), the memory that PyTorch held (`recorded_reserved`, null if
+/// unknown; `reserved_before` is its part from before the recording), and the bytes of weights and optimizer state that
+/// stay from step to step (`persistent`). `largest_step` says how many times as large all other memory could be, 8 at
+/// most. `largest_step` is null if not even a hundredth fits, if the job frees nothing (`grows` is false), or if the
+/// device is unknown (`sought` is false). The same figures for PyTorch's own allocators on the same device are
+/// `native_reserved`, `native_step`, `expandable_reserved` and `expandable_step`. A snapshot without a history has an
+/// entry for each device with memory, with `layout` true and the output of `seamalloc whatif --json` without `owners`.
 ///
-/// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
-/// recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran
-/// out) or that it is not ("unknown"). The strategy is that of `options`; where they name none, there is an entry for each.
-/// Replays the job several times: seconds for each million of operations. The buffer is as in `seam_stats_json`.
+/// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job
+/// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that was held
+/// and free when memory ran out), or "unknown". The strategy is the one in `options`; if `options` name none, there is
+/// an entry for each strategy. The call replays the job several times, which takes seconds for each million of
+/// operations. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_whatif_json(
     path: *const c_char,
@@ -133,8 +134,8 @@ pub unsafe extern "C" fn seam_whatif_json(
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
-/// Returns the strategy that options name, or all: an option counts as naming one if it gives the same strategy over
-/// any other.
+/// Returns the strategy that the options name, or all strategies. Options name a strategy if the result is the same
+/// whichever strategy is set before them.
 fn strategies(options: &str) -> Outcome<Vec<StrategyKind>> {
     let over = |kind| Ok::<_, Failure>(Config::with_strategy(kind).overlaid(options)?.strategy);
     let named = over(StrategyKind::Caching)?;

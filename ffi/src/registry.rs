@@ -22,10 +22,10 @@ const GENERATION_SHIFT: u32 = 32;
 
 static TABLE: [Slot<Instance>; SLOTS] =
     [const { Slot { state: AtomicU64::new(NEVER_USED), value: AtomicPtr::new(ptr::null_mut()) } }; SLOTS];
-/// The instance of each slot, if it is never destroyed. Calls on it are not counted, since counting would make all
-/// threads write to one place.
+/// The instance of each slot, if it is never destroyed. Calls on such an instance are not counted, since counting would
+/// make all threads write to one place.
 static PERMANENT: [AtomicPtr<Instance>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
-/// Held while a slot is filled, so that no two instances get the same slot.
+/// A lock that is held while a slot is filled, so that no two instances get the same slot.
 static FILLING: Mutex<()> = Mutex::new(());
 
 /// An instance in use: it is not dropped before this value is.
@@ -113,8 +113,8 @@ pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static 
     Ok((id, instance))
 }
 
-/// Invalidates a handle. The instance is dropped by the last call that uses it, which is this one if no other thread is
-/// in a call.
+/// Invalidates a handle. The instance is dropped by the last call that uses it, which is the present call if no other
+/// thread is in a call.
 pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
     let instance = borrow(id)?;
     if instance.is_permanent {
@@ -122,7 +122,7 @@ pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
         return Err(Failure::new(Status::InvalidHandle, text));
     }
     match instance {
-        // Otherwise another thread has destroyed it at the same moment.
+        // Otherwise another thread has destroyed the allocator at the same moment.
         Use::Counted(instance) if instance.close(generation(id)) => Ok(()),
         _ => Err(stale(id)),
     }

@@ -23,48 +23,48 @@ pub enum BlockState {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// With rounding.
+    /// The size with rounding.
     pub size: u64,
-    /// As requested; of a free block those of its last use, or 0.
+    /// The size as requested; for a free block, the size of its last use, or 0.
     pub requested: u64,
     /// The state of the block.
     pub state: BlockState,
-    /// Whether it is part of a private pool that sleeps: it has no memory at present.
+    /// Whether the block is part of a private pool that sleeps: the block has no memory at present.
     pub is_asleep: bool,
-    /// Bytes of it that are spilled: their memory is the machine's.
+    /// Bytes of the block that are spilled to host memory.
     pub spilled: u64,
 }
 
-/// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
-/// of no other.
+/// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are
+/// part of no other segment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Of this struct, in the library: fields beyond it are not there.
+    /// The size of this struct in the library: fields beyond this size do not exist.
     pub size: usize,
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub total_size: u64,
-    /// The stream whose requests it serves; the default stream where memory goes from stream to stream.
+    /// The stream whose requests the segment serves; the default stream where memory goes from stream to stream.
     pub stream: Stream,
-    /// The private pool that it serves; both 0 if it serves all.
+    /// The private pool that the segment serves; both numbers are 0 if it serves all requests.
     pub pool: Pool,
-    /// Whether it serves requests of up to 1 MiB.
+    /// Whether the segment serves requests of up to 1 MiB.
     pub is_small: bool,
-    /// Whether it is mapped memory, not one `cudaMalloc`.
+    /// Whether the segment is mapped memory, not one `cudaMalloc`.
     pub is_expandable: bool,
 }
 
-/// Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
-/// It must return (no exception, no longjmp).
+/// Receives a segment and its blocks, which tile the segment in the order of addresses. Both are valid during the call
+/// only. The function must return (no exception, no longjmp).
 pub type SegmentVisitor =
     Option<unsafe extern "C" fn(segment: *const Segment, blocks: *const Block, count: usize, user: *mut c_void)>;
 
-/// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
-/// library.
+/// Passes each segment that the allocator holds at this moment to the visitor, in the order of addresses. The visitor
+/// is called without a lock of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVisitor, user: *mut c_void) -> Status {
     call(|| {
@@ -81,7 +81,7 @@ pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVi
                 is_small: held.small,
                 is_expandable: held.expandable,
             };
-            // SAFETY: the caller promised that this call is allowed.
+            // SAFETY: the caller promised that this call of the visitor is allowed.
             unsafe { visitor(&raw const segment, blocks.as_ptr(), blocks.len(), user.get()) };
         }
         Ok(())

@@ -7,15 +7,16 @@ use crate::status::{Failure, Outcome, Status};
 use std::ffi::c_void;
 use std::ptr;
 
-/// Names a live allocation so that another process can open it with `seam_open_shared`. The handle is bytes, to be sent as
-/// they are: some dozens, and 16 for each chunk of the memory; at most `capacity` are written to `handle`, or none where
-/// they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
-/// opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
+/// Names a live allocation so that another process can open it with `seam_open_shared`. The handle is a sequence of
+/// bytes, to be sent unchanged: some dozens, and 16 for each chunk of the memory. At most `capacity` bytes are written
+/// to `handle`, or none if the handle is longer (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the
+/// handle. `*offset` gets the offset in bytes of the allocation in the opened memory. With a capacity of 0, `handle`
+/// may be NULL.
 ///
-/// The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
-/// gives the memory away, to processes of the same user (and root) which have the handle. A shared allocation costs an open
-/// file descriptor for each chunk that it touches (allocations in one chunk have one between them), until the last of them
-/// is freed. A call that fails costs none.
+/// The allocation must stay live until everyone who got the handle has closed it. The first call starts a thread that
+/// sends the memory to processes of the same user (and of root) that have the handle. A shared allocation costs an open
+/// file descriptor for each chunk that it touches, until the last of the allocations that share a chunk is freed: they
+/// have one descriptor between them. A call that fails costs none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_share(
     allocator: AllocatorId,
@@ -48,9 +49,10 @@ pub unsafe extern "C" fn seam_share(
     })
 }
 
-/// Keeps the physical memory of a live allocation as long as it is held: with the option `split:last_resort`, it is not
-/// exchanged for other memory under the same addresses. For memory that is registered by more than its addresses, as with NCCL
-/// or for RDMA. What is shared with other processes is kept anyway.
+/// Keeps the physical memory of a live allocation in place as long as the allocator holds this memory: with the option
+/// `split:last_resort`, it is not exchanged for other memory under the same addresses. Call this function for memory
+/// that is registered by more than its addresses, as with NCCL or for RDMA. Memory that is shared with other processes
+/// is kept without this call.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_fix_memory(allocator: AllocatorId, address: *mut c_void) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.sharing().pin_physical(address.addr() as u64)?))
@@ -66,11 +68,11 @@ fn fits(length: usize, capacity: usize) -> Outcome<()> {
     ))
 }
 
-/// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
-/// may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
-/// it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
-/// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or has not sent everything within 10 seconds of the call,
-/// whatever it does instead, or memory that it has freed.
+/// Opens memory that a process shares, by the handle of `seam_share`, and returns the address at which the memory
+/// begins in this process. The device may read and write the memory, on any stream; the program must order this work
+/// with that of the other process. Opening a handle twice gives two addresses, or the same address twice (memory of
+/// `cudaMalloc`); in both cases the memory must be closed twice. Returns `SEAM_STATUS_IPC` for a bad handle, for memory
+/// that the process has freed, and for a process that is gone or has not sent everything within 10 seconds of the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_open_shared(
     allocator: AllocatorId,
@@ -90,8 +92,8 @@ pub unsafe extern "C" fn seam_open_shared(
     unsafe { out_param(address, ptr::null_mut(), "address", open) }
 }
 
-/// Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
-/// While a stream is being captured, it is closed later.
+/// Closes the memory that `seam_open_shared` opened at this address, once the device has done all its work: the CPU
+/// waits for the device. While a stream is being captured, the memory is closed later.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_close_shared(allocator: AllocatorId, address: *mut c_void) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.sharing().close(address.addr() as u64)?))

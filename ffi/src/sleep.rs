@@ -8,7 +8,7 @@ use crate::status::{Failure, Outcome, Status};
 use seamalloc::{Backup, SleepNotice as Notice, SleepStage};
 use std::ffi::{c_char, c_void};
 
-/// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in host memory.
+/// For `backup` of `seam_pool_sleep`: the contents of live blocks are kept in host memory.
 pub const BACKUP_HOST: u32 = 0;
 /// The contents of live blocks are lost: the blocks keep their addresses, and hold anything after waking.
 pub const BACKUP_DISCARD: u32 = 1;
@@ -31,23 +31,25 @@ pub const SLEEP_AWAKE: u32 = 3;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SleepNotice {
-    /// Of this struct.
+    /// The size of this struct.
     pub size: usize,
-    /// `SEAM_SLEEP_*`.
+    /// The stage, one of `SEAM_SLEEP_*`.
     pub stage: u32,
-    /// The tag.
+    /// The tag that changes.
     pub tag: Pool,
-    /// The physical memory that it has while it is awake.
+    /// The bytes of physical memory that the tag has while it is awake.
     pub bytes: u64,
 }
 
-/// Is told of a tag, and answers whether it agrees to what is about to be done; its answer does not count afterwards. Called without
-/// a lock of the library, in the thread that makes the change. It must return (no exception, no longjmp).
+/// Receives a notice about a tag. Before a change, the return value says whether the callback agrees to the change;
+/// after a change, it is ignored. The function is called without a lock of the library, in the thread that makes the
+/// change. It must return (no exception, no longjmp).
 pub type SleepCallback = Option<unsafe extern "C" fn(notice: *const SleepNotice, user: *mut c_void) -> bool>;
 
-/// From now on `callback` is called before and after each change of a tag between awake and asleep. Where it answers false before
-/// one, it is not made (`SEAM_STATUS_NOT_SLEEPABLE`). Each that agreed is told how the change came out, also where it failed. `id`
-/// gets a number to remove it by; it may be NULL.
+/// From now on `callback` is called before and after each change of a tag between awake and asleep. If a callback
+/// returns false before a change, the change is not made (`SEAM_STATUS_NOT_SLEEPABLE`). Each callback that agreed
+/// receives the result of the change, even if the change failed. `id` gets a number by which the callback can be
+/// removed; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_on_sleep(
     allocator: AllocatorId,
@@ -76,23 +78,23 @@ pub unsafe extern "C" fn seam_on_sleep(
     unsafe { optional_out(id, 0, add) }
 }
 
-/// Removes a callback of `seam_on_sleep`. A change that is under way still calls it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none
-/// of that number.
+/// Removes a callback of `seam_on_sleep`. A change that is under way still calls it. Returns
+/// `SEAM_STATUS_INVALID_ARGUMENT` if no callback has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) -> Status {
     removed(allocator, id, |allocator, id| allocator.tags().remove_callback(id))
 }
 
-/// Gives page-locked memory back to the host that was kept for backups, and that no tag which sleeps needs. `released` gets the
-/// bytes; it may be NULL.
+/// Gives page-locked memory back to the host that was kept for backups and that no sleeping tag needs. `released` gets
+/// the number of bytes; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { bytes_of(allocator, released, |allocator| allocator.tags().release_backups()) }
 }
 
-/// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
-/// sleep. Only with the strategy `stitch` (`SEAM_STATUS_NOT_SLEEPABLE`).
+/// Creates a tag with one use: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so
+/// that it can sleep. Only the strategy `stitch` has tags (`SEAM_STATUS_NOT_SLEEPABLE` otherwise).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut Pool) -> Status {
     let create = || Ok(borrow(allocator)?.allocator.tags().create()?.into());
@@ -100,18 +102,19 @@ pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
 
-/// Uses the tag of that name once more, or makes it. `SEAM_STATUS_POOL_IN_USE`: there is a private pool of that name which was
-/// used already and is no tag.
+/// Adds one use to the tag of this name, or creates the tag. Returns `SEAM_STATUS_POOL_IN_USE` if a private pool of
+/// this name was used already and is no tag.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open_tag(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.tags().open(pool.id())?))
 }
 
-/// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_PINNED`,
-/// `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
-/// `given` gets the bytes given back; it may be NULL. Addresses stay. Until `seam_pool_wake` has returned, no work of any
-/// stream, device or process may use the tag's memory; blocks can be freed, and requests for the tag are
-/// `SEAM_STATUS_POOL_ASLEEP`. Where it fails, everything is as before.
+/// Waits for the device, keeps the contents of the tag's live blocks as `backup` says (`SEAM_BACKUP_HOST`,
+/// `SEAM_BACKUP_PINNED`, `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL
+/// otherwise), and gives all of the tag's physical memory back. `given` gets the number of bytes given back; it may be
+/// NULL. The addresses stay. Until `seam_pool_wake` has returned, no work of any stream, device or process may use the
+/// tag's memory. Meanwhile blocks can be freed, and requests for the tag return `SEAM_STATUS_POOL_ASLEEP`. After a
+/// failure everything is as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_sleep(
     allocator: AllocatorId,
@@ -145,8 +148,9 @@ unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
     }
 }
 
-/// Gives a tag that sleeps its memory again, at the same addresses, and what its live blocks held. `taken` gets the bytes, 0 if
-/// it does not sleep; it may be NULL. Where it fails, the tag sleeps on with all that was kept, and it can be tried again.
+/// Gives memory to a sleeping tag again, at the same addresses and with the contents of its live blocks. `taken` gets
+/// the number of bytes, 0 if the tag does not sleep; it may be NULL. After a failure the tag still sleeps and keeps its
+/// backup, so the call can be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_wake(allocator: AllocatorId, pool: Pool, taken: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).

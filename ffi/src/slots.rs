@@ -100,7 +100,7 @@ struct Entered<'a, T>(&'a Slot<T>);
 
 impl<'a, T> Use<'a, T> {
     /// Closes the slot: later users are refused, and the last user drops the value. Returns whether this call closed
-    /// it, and not another thread at the same moment.
+    /// the slot, and not another thread at the same moment.
     pub(crate) fn close(&self, generation: u64) -> bool {
         let slot = self.entered.0;
         let mut state = slot.state.load(Ordering::Relaxed);
@@ -128,7 +128,8 @@ impl<T> Deref for Use<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the slot was open when this use of it was counted, and its value is not dropped while it is.
+        // SAFETY: the slot was open when this use was counted, and the slot's value is not dropped while the use is
+        // counted.
         unsafe { self.value.as_ref() }
     }
 }

@@ -10,31 +10,33 @@ use seamalloc::{SegmentSource, Segments, SourceError};
 use std::ffi::c_void;
 use std::ptr;
 
-/// For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
-/// `no_split`.
+/// For `flags` of `seam_pool_open_with`: each segment is one block, and the part of a segment that a request leaves
+/// unused serves no other request. The flag is PyTorch's `no_split`.
 pub const POOL_UNSPLIT: u32 = 2;
 
 /// The return value of a source's functions after success.
 const DONE: i32 = Status::Ok as i32;
 
-/// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
-/// `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
-/// it has too little memory `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
-/// asks again; any other number where it failed.
+/// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2
+/// MiB. `*address` gets the address of the segment's first byte, a multiple of 512. The segment must not overlap memory
+/// that the allocator already has. Returns 0 after success. If there is too little memory, the function returns
+/// `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL; the allocator then gives back the memory that it can and asks again.
+/// Any other number is a failure.
 ///
-/// Called by the thread whose request it is, under the allocator's lock, during a stream capture in relaxed mode: it may
-/// call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
-/// (no exception, no longjmp).
+/// The thread that makes the request calls this function, under the allocator's lock, and during a stream capture in
+/// relaxed mode. The function may call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait
+/// for a thread that may call this library. It must return (no exception, no longjmp).
 pub type SegmentAlloc = Option<unsafe extern "C" fn(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32>;
 
-/// Takes back a whole segment that it gave, and that nothing uses any more. Answers 0, or any other number where it failed:
-/// the segment is kept then, and offered again when memory is next given back. Called as `seam_segment_alloc` is.
+/// Takes back a whole segment that `seam_segment_alloc` gave and that nothing uses any more. Returns 0 after success.
+/// After any other number the allocator keeps the segment, and offers it again when memory is next given back. The
+/// function is called as `seam_segment_alloc` is.
 pub type SegmentFree = Option<unsafe extern "C" fn(address: *mut c_void, bytes: usize, user: *mut c_void) -> i32>;
 
-/// The source is called no more. Called as `seam_segment_alloc` is.
+/// Says that the source's other functions are not called any more. The function is called as `seam_segment_alloc` is.
 pub type SourceEnd = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
-/// C's functions as a source.
+/// A source of segments that calls functions of C.
 struct Functions {
     alloc: unsafe extern "C" fn(usize, *mut *mut c_void, *mut c_void) -> i32,
     free: unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> i32,
@@ -76,15 +78,15 @@ impl SegmentSource for Functions {
     }
 }
 
-/// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
-/// with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever
-/// the allocator's. `flags` is 0 or `SEAM_POOL_UNSPLIT`.
+/// Adds one use to the private pool of this name, or creates the pool. The pool's segments come from `alloc` and go
+/// back by `free`. If both are NULL, segments come from the device and go back to it. Segments are cached and split as
+/// by the strategy `caching`, whatever the allocator's strategy is. `flags` is 0 or `SEAM_POOL_UNSPLIT`.
 ///
-/// When the pool's last use was released, what lies free goes back by `seam_pool_empty`, `seam_empty_cache`, `seam_trim`,
-/// before a request would fail and in `seam_destroy`, after a wait for the device; what is live once it was freed.
-/// `end`, which may be NULL, is called exactly once: with the last of the memory, or by this call where it fails
-/// (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
-/// allocator is destroyed while blocks of the pool are live, it is never called.
+/// After the last use of the pool was released, free memory goes back by `seam_pool_empty`, `seam_empty_cache`,
+/// `seam_trim`, before a request would fail and in `seam_destroy`, after a wait for the device. Live memory goes back
+/// in the same way once it was freed. `end`, which may be NULL, is called exactly once: when the last of the memory has
+/// gone back, or by this call if it fails (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its
+/// own) or gets no functions. If an allocator is destroyed while blocks of the pool are live, `end` is never called.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open_with(
     allocator: AllocatorId,
@@ -110,23 +112,25 @@ pub extern "C" fn seam_pool_open_with(
     })
 }
 
-/// From now on a private pool's segments are one block each, as `SEAM_POOL_UNSPLIT` says; it gets segments of the device's if
-/// it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
+/// Makes each segment of a private pool one block from now on, as `SEAM_POOL_UNSPLIT` says. If the pool has no segments
+/// of its own yet, it gets them from the device from now on. Returns `SEAM_STATUS_POOL_IN_USE` if the pool has other
+/// memory already.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().set_unsplit(pool.id())?))
 }
 
-/// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
-/// given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
+/// Gives back the free memory of a private pool that nobody uses any more, after a wait for the device. `given` gets
+/// the number of bytes given back; it may be NULL. The call does nothing if the pool is in use or gone, or a stream is
+/// being captured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { bytes_of(allocator, given, |allocator| allocator.pools().empty(pool.id())) }
 }
 
-/// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
-/// no error. No new memory is taken, and nothing waited for.
+/// Allocates as `seam_pool_malloc` does, but only free memory of one range that the pool holds. `*address` is NULL if
+/// there is no such range, which is no error. The call takes no new memory, and does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_malloc_held(
     allocator: AllocatorId,

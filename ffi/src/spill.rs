@@ -15,8 +15,9 @@ pub const ADVICE_NORMAL: u32 = 1;
 /// The allocation is used all the time: it is spilled last, and comes back to the device at once if there is room.
 pub const ADVICE_HOT: u32 = 2;
 
-/// Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`, `SEAM_ADVICE_HOT`). It
-/// matters with the option `spill:host=SIZE`, by which live memory that does not fit the device lies in host memory.
+/// Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`,
+/// `SEAM_ADVICE_HOT`). The advice matters with the option `spill:host=SIZE`, by which live memory that does not fit the
+/// device lies in host memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advice: u32) -> Status {
     call(|| {
@@ -30,9 +31,9 @@ pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advi
     })
 }
 
-/// Lets what was spilled come back to the device, as far as there is room; free memory is given back for it. `returned` gets the
-/// bytes that came back; it may be NULL. The CPU waits for the device. Until it has returned, no thread may give the device work
-/// that uses memory of the allocator. During a stream capture nothing comes back.
+/// Lets spilled memory come back to the device, as far as there is room; free memory is given back for this. `returned`
+/// gets the number of bytes that came back; it may be NULL. The CPU waits for the device. Until the call has returned,
+/// no thread may give the device work that uses memory of the allocator. During a stream capture no memory comes back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_unspill(allocator: AllocatorId, returned: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).

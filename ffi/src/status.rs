@@ -40,10 +40,10 @@ pub enum Status {
     PoolNotRouted = 9,
     /// An option is unknown, or has a value that it cannot take.
     Options = 10,
-    /// The device's name is none, there is no such device, or it cannot be opened.
+    /// The device's name is invalid, there is no such device, or it cannot be opened.
     Device = 11,
-    /// The strategy needs virtual memory management, or pools of stream-ordered memory, which the device does not have;
-    /// `strategy:caching` does not.
+    /// The device lacks virtual memory management, or pools of stream-ordered memory, and the strategy needs them;
+    /// `strategy:caching` does not need them.
     NoVirtualMemory = 12,
     /// A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
     Driver = 13,
@@ -51,39 +51,44 @@ pub enum Status {
     File = 14,
     /// The buffer is too small; the length that is needed was stored.
     BufferTooSmall = 15,
-    /// The process is a fork of the one that used the library: it can use none of the parent's memory.
+    /// The process is a fork of the process that used the library, and can use none of its parent's memory.
     Forked = 16,
     /// A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
     /// library.
     Reentrant = 17,
     /// As many allocators exist as can (1,024).
     TooManyAllocators = 18,
-    /// A rule that always holds inside the library did not. Please report it.
+    /// A rule that must always hold inside the library is broken. Please report it.
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
-    /// The private pool has memory already, or segments of its own: they are chosen once, before it has any.
+    /// The private pool has memory already, or segments of its own. The kind of its segments is chosen once, before it
+    /// has any.
     PoolInUse = 21,
-    /// The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
+    /// The source of a private pool failed otherwise than for want of memory, or returned an impossible address.
     Source = 22,
-    /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
-    /// gone, memory that it has freed; or with other devices, where the strategy's memory is the driver's (`malloc-async`).
+    /// Memory cannot be shared with other processes, or shared memory cannot be opened: the handle is bad, the process
+    /// is gone, or it has freed the memory. Or memory cannot be shared with other devices, because the driver owns the
+    /// strategy's memory (`malloc-async`).
     Ipc = 23,
     /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     HostMemory = 24,
-    /// The private pool sleeps: it must wake before memory of it is asked for, or shared.
+    /// The private pool sleeps: it must wake before its memory is requested or shared.
     PoolAsleep = 25,
     /// The private pool cannot sleep, or not now; the text says why.
     NotSleepable = 26,
-    /// An allocation cannot grow in place, or not now, or what is asked cannot be done with one that does; the text says why.
+    /// An allocation cannot grow in place, or not now, or a growing allocation does not support the request; the text
+    /// says why.
     NotGrowable = 27,
     /// An allocation was to grow beyond the addresses that were reserved for it.
     BeyondCapacity = 28,
 }
 
-/// The error of a call. As large as a pointer, so that the result of a call that succeeds stays in registers.
+/// The error of a call. The type is as large as a pointer, so that the result of a call that succeeds stays in
+/// registers.
 ///
-/// The box is one of an array: a list of one element is converted to it, and a list can be allocated fallibly.
+/// The box holds an array of one element: a list of one element can be converted to this type, and a list can be
+/// allocated fallibly.
 #[derive(Debug)]
 pub(crate) struct Failure(Option<Box<[Reason; 1]>>);
 
@@ -255,8 +260,8 @@ thread_local! {
     static LAST_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the failure as the thread's last one, and returns its status. On a thread that is ending, its text is not
-/// kept.
+/// Keeps the failure as the thread's last one, and returns its status. On a thread that is ending, the text of the
+/// failure is not kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {
     let Some(reason) = failure.0 else {
@@ -279,8 +284,8 @@ fn keep(status: Status, driver_status: u32, text: Option<String>) {
     });
 }
 
-/// The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
-/// succeeds leaves it as it is.
+/// Returns the status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since
+/// `seam_clear_last_error`. A call that succeeds does not change this status.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error() -> Status {
     LAST.get().0
@@ -296,7 +301,7 @@ pub extern "C" fn seam_last_error_text() -> *const c_char {
     text.unwrap_or(without.as_ptr())
 }
 
-/// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
+/// Returns the `CUresult` of the driver call behind the last error of this thread; 0 if the error has no driver call.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_driver_status() -> u32 {
     LAST.get().1
@@ -308,7 +313,8 @@ pub extern "C" fn seam_clear_last_error() {
     keep(Status::Ok, 0, None);
 }
 
-/// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
+/// Returns the name of a status, such as "SEAM_STATUS_OUT_OF_MEMORY". The name is never NULL; it is
+/// "SEAM_STATUS_UNKNOWN" for a number that is no status.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
     let names: [&CStr; 29] = [

@@ -57,7 +57,7 @@ impl Allocator {
 
 impl Pools<'_> {
     /// Allocates `size` bytes from a private pool, as [`Allocator::allocate`](crate::Allocator::allocate) does,
-    /// whatever routes there are.
+    /// whatever routes exist.
     ///
     /// # Errors
     /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no

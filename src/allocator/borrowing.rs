@@ -25,7 +25,8 @@ pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let mut asking = Asking::new();
     while let Some(missing) = search.core.missing_for(&search.prepared.request, search.refused) {
         let Some(lent) = ask_others(&mut asking, search.core, missing) else { break };
-        // Others may have freed memory of this process meanwhile, which its own means can use.
+        // Other threads may have freed memory meanwhile, so after the last answer all means are tried, even if no
+        // process has given memory.
         let means = if lent.given > 0 || !lent.again { search.core.last_means() } else { Means::Cheap };
         if let Some(id) = search.retry(means)? {
             return Ok(Some(id));

@@ -47,8 +47,9 @@ impl Pools<'_> {
             core.free(live.address)?;
         }
         core.poll()?;
-        // Until a stream has passed, its memory in a private pool may lie in two pairs of pools (large and small): one whose
-        // memory captures may take, and one set aside for memory that is free in stream order only. The wait joins them.
+        // Until a stream has passed, its memory in a private pool may lie in two pairs of pools (large and small): one
+        // whose memory captures may take, and one set aside for memory that is free in stream order only. The wait
+        // joins them.
         core.wait_for_pool(pool)?;
         // Large blocks come first: a stitched block can take a part of a slab for small blocks only while the slab is
         // wholly free.

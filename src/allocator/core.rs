@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Returns how physical memory may be exchanged under live addresses. An exchange does not wait for work of other
-    /// devices, so memory that these use is never exchanged.
+    /// devices, so memory to which other devices have access is never exchanged.
     fn exchanges(&self) -> Exchanges {
         match self.config.split {
             // A split waits for the device, which a bound on waits forbids.

@@ -1,6 +1,7 @@
 //! Frees: a block becomes free at once, or when other streams have passed.
 //!
-//! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free at once.
+//! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free
+//! at once.
 
 use super::core::{Allocator, Core};
 use super::freed::FreePath;
@@ -26,7 +27,7 @@ impl Allocator {
     }
 
     /// Frees an allocation as [`Self::free`] does, for a program that names the stream of the last use, as CUDA's
-    /// stream-ordered frees do. If that stream is not the allocation's own, the memory waits for both.
+    /// stream-ordered frees do. If `stream` is not the allocation's own stream, the memory waits for both streams.
     ///
     /// # Errors
     /// The errors of [`Self::free`]; [`Error::HostMemory`], and the allocation stays live.
@@ -43,9 +44,10 @@ impl Allocator {
         if core.is_own_stream(id, stream) { core.free_block(id) } else { core.free_named(id, stream) }
     }
 
-    /// Frees an allocation as [`Self::free`] does, for a program with a current stream, such as PyTorch: work on that
-    /// stream may use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves
-    /// its own stream at once. Other streams, and the driver, also wait for all work given to `stream` so far.
+    /// Frees an allocation as [`Self::free`] does, for a program with a current stream, such as PyTorch: work on
+    /// `stream` may use the allocation, even if [`Self::record_stream`] did not name `stream`. As in PyTorch, the
+    /// memory serves the allocation's own stream at once. Other streams, and the driver, also wait for all work given
+    /// to `stream` so far.
     ///
     /// PyTorch's own allocator never passes memory from one stream to another. So a PyTorch program may free a tensor
     /// while the stream that used it is current, and is correct as long as the tensor's own stream makes no request
@@ -136,8 +138,8 @@ impl Core {
         if grows { FreePath::ByFeature } else { self.path_of_used(id) }
     }
 
-    /// Frees a block, taken out of the table of live allocations, while `stream` is current: another stream than its
-    /// own, or its own under another name.
+    /// Frees a block, taken out of the table of live allocations, while `stream` is current. `stream` is not the
+    /// block's own stream, or is its own stream under another name.
     #[cold]
     fn free_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
         let noted = self.note_used_by(id, stream).inspect_err(|_| self.heap.keep_live(id))?;
@@ -151,8 +153,8 @@ impl Core {
         freed
     }
 
-    /// Notes that a block is freed while `stream` is current. Returns `stream` if the block has to wait for it, and did
-    /// not have to before.
+    /// Notes that a block is freed while `stream` is current. Returns `stream` if the block has to wait for `stream`,
+    /// and did not have to before.
     fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<Option<StreamId>> {
         let stream = self.driver.canonical_stream(stream)?;
         if self.is_own_stream(id, stream) {
@@ -161,11 +163,11 @@ impl Core {
         self.streams.known.add(stream)?;
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or that belongs to no stream, waits for this stream too. A
-        // guarded or spilled block is unmapped once both have passed.
+        // guarded or spilled block is unmapped once its own stream and this stream have passed.
         let is_unmapped = self.heap.block(id).kind == Kind::Guarded || self.goes_when_freed(id);
         let mut waits = is_unmapped || self.heap.has_no_stream(id) || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
-            // Memory of a private pool serves no others before the pool, or its stream, ends.
+            // Memory of a private pool serves no other pool before the private pool, or the stream, ends.
             self.heap.set_used_by_others(large);
         } else if !waits {
             waits = match self.rules.free_used_by {

@@ -57,8 +57,8 @@ impl GrowingAllocations<'_> {
     ///
     /// # Errors
     /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
-    /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses; [`Error::HostMemory`];
-    /// [`Error::Driver`].
+    /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses;
+    /// [`Error::HostMemory`]; [`Error::Driver`].
     pub fn reserve(self, capacity: u64, stream: StreamId) -> Result<u64> {
         self.0.reserve_for(None, capacity, stream)
     }
@@ -74,15 +74,15 @@ impl GrowingAllocations<'_> {
     }
 
     /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of
-    /// its stream. Its address and contents stay. If the allocation has that much memory already, the driver is not
+    /// its stream. The allocation keeps its address and contents. If it has that much memory already, the driver is not
     /// called. This call never shrinks the allocation.
     ///
     /// # Errors
     /// The errors of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the
     /// missing bytes; [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::BeyondCapacity`];
-    /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and others
-    /// have taken since, or once its stream was [forgotten](crate::operations::Streams::forget); [`Error::PoolAsleep`].
-    /// After an error, the allocation has as much memory as before.
+    /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and other
+    /// requests have taken since, or once its stream was [forgotten](crate::operations::Streams::forget);
+    /// [`Error::PoolAsleep`]. After an error, the allocation has as much memory as before.
     pub fn grow(self, address: u64, size: u64) -> Result<()> {
         if self.0.core.lock().features.growing.grow_within(address, size)? {
             return Ok(());
@@ -95,8 +95,9 @@ impl GrowingAllocations<'_> {
         guard.checked()
     }
 
-    /// Gives back whole chunks behind the first `size` bytes of an allocation of [`Self::reserve`], in the order of its
-    /// streams, as [`Allocator::free`](crate::Allocator::free) does. The rest keeps its address and contents.
+    /// Gives back whole chunks after the first `size` bytes of an allocation of [`Self::reserve`], in the order of its
+    /// streams, as [`Allocator::free`](crate::Allocator::free) does. The memory before these chunks keeps its address
+    /// and contents.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::NotGrowable`] while another thread grows
@@ -179,8 +180,8 @@ impl Core {
     /// has ended, since all parts are then public, even if another pool has the same number by then.
     ///
     /// # Errors
-    /// [`Error::PoolAsleep`], also for a pool that was released while it slept: chunks that are mapped behind the parts
-    /// sleep too.
+    /// [`Error::PoolAsleep`], also for a pool that was released while it slept: chunks that are mapped after the last
+    /// part sleep too.
     fn owner_of_next(&self, growth: &Growth) -> Result<Option<PoolId>> {
         let Some(owner) = growth.owner else { return Ok(None) };
         if let Some(last) = growth.parts.last()
@@ -218,7 +219,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back the chunks behind the first `size` bytes.
+    /// Gives back the chunks after the first `size` bytes.
     fn shrink(&mut self, address: u64, size: u64) -> Result<()> {
         loop {
             let Some((view, last)) = self.features.growing.shorten(address, size) else { return Ok(()) };

@@ -72,11 +72,11 @@ impl GuardMode<'_> {
         looked.unwrap_or(Ok(0))
     }
 
-    /// Tells guard mode that the last work given to `stream` uses these allocations, each named by an address inside
-    /// it. Guard mode then finds a free before that work ends, if neither
-    /// [`record_stream`](crate::Allocator::record_stream) named the stream nor the allocation's own stream waits for it
-    /// ([`record_wait`](Self::record_wait)). Addresses of no live allocation are ignored, and so is a stream that is
-    /// being captured. Without guard mode the call does nothing.
+    /// Tells guard mode that the latest work given to `stream` uses these allocations, each named by an address inside
+    /// the allocation. Guard mode then finds a free before the end of this work, if neither
+    /// [`record_stream`](crate::Allocator::record_stream) named the stream nor the allocation's own stream waits for
+    /// the work ([`record_wait`](Self::record_wait)). Addresses of no live allocation are ignored, and so is a stream
+    /// that is being captured. Without guard mode the call does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded.
@@ -93,7 +93,7 @@ impl GuardMode<'_> {
         Ok(noted.unwrap_or(Ok(()))?)
     }
 
-    /// Tells guard mode that the program recorded an event on `stream`, behind all work noted so far. `event` is any
+    /// Tells guard mode that the program recorded an event on `stream`, after all work noted so far. `event` is any
     /// number by which the program names the event; recording the same number again replaces the earlier record.
     ///
     /// # Errors

@@ -6,15 +6,15 @@
 //!
 //! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail if the device
 //! has none, while a caching allocator may have gigabytes free. A limit on the memory held does not help, because it
-//! does not count the memory that others hold.
+//! does not count the memory of these other users.
 //!
 //! **Approach.** One option does two things. Memory does not grow into the headroom: `AllocatorContext::allows` asks
-//! the device before each growth, and a refusal is handled as at a limit. And when others take memory of the headroom,
-//! free memory goes back until the headroom is whole again. The allocator looks at the device at misses, once in 10 ms
-//! or 256 misses and never at a hit, after the request is served, so that the request first takes the free memory that
-//! it needs. Only memory that the GPU has passed goes, and the allocator does not wait for it (`cudaFree` itself does
-//! wait). A look that finds too little free on the device, and no memory to give back, doubles the pause, up to 64
-//! times.
+//! the device before each growth, and a refusal is handled as at a limit. And when other users take memory of the
+//! headroom, free memory goes back until the headroom is whole again. The allocator looks at the device at misses, once
+//! in 10 ms or 256 misses and never at a hit, after the request is served, so that the request first takes the free
+//! memory that it needs. Only memory that the GPU has passed goes back, and the allocator does not wait for the GPU
+//! (`cudaFree` itself does wait). A look that finds too little free on the device, and no memory to give back, doubles
+//! the pause, up to 64 times.
 //!
 //! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device. If less than the
 //! headroom is free, the memory goes back that was unused since the last look: the bytes held beyond the most that were
@@ -23,7 +23,7 @@
 //! **Limitations.**
 //! - A program without misses never looks at the device.
 //!   [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) looks at any time.
-//! - Between the look and the growth, others may take memory too: the headroom is not reserved.
+//! - Between the look and the growth, other users may take memory too: the headroom is not reserved.
 //! - During a capture nothing goes back.
 
 use super::core::Core;
@@ -42,7 +42,7 @@ impl DeviceLending<'_> {
     /// Asks how much of the device is free, and gives free memory back until the headroom
     /// ([`Config::headroom`](crate::Config::headroom), a soft one too) is free again. Returns the bytes given back.
     /// Some misses do the same; with a soft headroom they give back only memory that was unused for ten seconds. A
-    /// program without misses calls this method before others need memory, or from time to time.
+    /// program without misses calls this method before other programs need memory, or from time to time.
     ///
     /// The call gives back the missing bytes, as far as the GPU has passed them, from memory that is free for every
     /// stream and from memory of single streams. An event is recorded on each stream that freed memory since the last

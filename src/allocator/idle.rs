@@ -118,7 +118,8 @@ impl DeviceLending<'_> {
     /// `stitch`, nothing is given back.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
+    /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is
+    /// accounted.
     pub fn release_passed(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if core.capturing() || !core.rules.abilities.tells_passed {
@@ -131,9 +132,9 @@ impl DeviceLending<'_> {
 }
 
 impl Streams<'_> {
-    /// Logs a warning (`tracing`, target `seamalloc::waits`) for each overdue wait: a stream still waits on the GPU for
-    /// another stream, because it was given memory freed there, and a call at least `at_least` ago found it waiting.
-    /// Returns the number of these waits. The call considers only waits for work of the present round, which may
+    /// Logs a warning (`tracing`, target `seamalloc::waits`) for each overdue wait: a stream got memory that was freed
+    /// on another stream, still waits for that stream on the GPU, and was found waiting by a call at least `at_least`
+    /// ago. Returns the number of these waits. The call considers only waits for work of the present round, which may
     /// deadlock if ranks of a job wait for one another. Each pair of streams is reported once. Call this method every
     /// few seconds, as the C library does. During a stream capture no event is queried.
     ///

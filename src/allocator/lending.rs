@@ -1,15 +1,16 @@
-//! Memory goes from process to process on one device.
+//! Memory that one process gives back so that another process on the device can take it.
 //!
-//! Owns: when others are asked, how often a request is tried again, and which memory is given back when others ask. The
-//! lender ([`Lender`]) reaches the other processes.
+//! Owns: when other processes are asked, how often a request is tried again, and which memory is given back when other
+//! processes ask. The lender ([`Lender`]) reaches these processes.
 //!
 //! # Note: no lock is held during a wait for another process
 //!
-//! **Asking** is done without the allocator's lock. So while a request waits for others, other threads of its process allocate
-//! and free, and its process gives memory back when it is asked itself: two processes that ask each other both get their answers.
+//! **Asking** is done without the allocator's lock. So while a request waits for other processes, other threads of its
+//! process allocate and free. Its process also gives memory back when it is asked itself: two processes that ask each
+//! other both get their answers.
 //!
-//! **Giving** waits neither for the GPU nor for anybody, with the strategies that tell which memory the GPU has passed.
-//! The lock is held as long as the driver takes to release.
+//! **Giving** waits neither for the GPU nor for another process, with the strategies that tell which memory the GPU has
+//! passed. The lock is held as long as the driver takes to release.
 
 use super::core::Allocator;
 use super::operations::DeviceLending;

@@ -13,8 +13,8 @@ fn allocator(driver: CudaDriver, strategy: StrategyKind) -> Result<Allocator, Er
     Allocator::new(Arc::new(driver), Config::with_strategy(strategy))
 }
 
-/// Checks that `caching` takes the place of the default where no strategy is named, and that reports and the log say
-/// so.
+/// Checks that `caching` replaces the default strategy if the program names no strategy, and that reports and the log
+/// say so.
 fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
     let mut made = Vec::new();
     let texts = warned(|| {

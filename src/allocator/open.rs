@@ -68,8 +68,8 @@ impl Allocator {
     /// Creates an allocator on an NVIDIA GPU, with typed options, for programs that have their streams from elsewhere.
     /// The call is [`Self::open_trusting`] with `cuda:` and the ordinal.
     ///
-    /// `ordinal` counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see. Streams are named by their handles:
-    /// [`StreamId::from_raw`](crate::driver::StreamId::from_raw).
+    /// `ordinal` counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see. Streams are named by their
+    /// handles: [`StreamId::from_raw`](crate::driver::StreamId::from_raw).
     ///
     /// A program that uses only the default stream and streams of [`CudaDriver::create_stream`] needs no `unsafe`: it
     /// opens a [`CudaDriver`] and passes it to [`Self::new`].

@@ -210,8 +210,8 @@ pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
 ///
 /// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may
 /// pass it to the driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
-/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets its
-/// stream when it is dropped.
+/// Events are recorded on the stream even after its memory was freed. [`Stream`](crate::Stream) is the type that
+/// forgets its stream when it is dropped.
 ///
 /// Drivers reuse the handle of a destroyed stream for a new stream. If the driver numbers streams (CUDA 12.0), the
 /// allocator notices the reuse before another stream gets memory that was freed on the old stream, and before such

@@ -11,8 +11,8 @@ impl Sharing<'_> {
     /// strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of its
     /// own on, CUDA's peer access between the two primary contexts is enabled too, and stays enabled.
     ///
-    /// Each further device makes mapping slower: with one, a stitched range took nearly twice as long on an H200.
-    /// Enabling a device twice has no further effect. The allocator's own device needs no call.
+    /// Each further device makes mapping slower: with one further device, mapping a stitched range took nearly twice as
+    /// long on an H200. Enabling a device twice has no further effect. The allocator's own device needs no call.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver):

@@ -18,8 +18,8 @@ use parking_lot::MutexGuard;
 /// Nanoseconds in the unit of the option, a millisecond.
 const MS: u64 = 1_000_000;
 
-/// A request waits for this part (1/n) of the pending memory, if that is more than it needs. Otherwise later requests
-/// would wait again and again, and join memory that lies in ever smaller pieces.
+/// A request waits for this part (1/n) of the pending memory, if this part is larger than the request. Otherwise later
+/// requests would wait again and again, and would get memory in ever smaller pieces.
 const PART: u64 = 8;
 
 /// The waits of one request.
@@ -86,8 +86,8 @@ impl Waiting {
         while !search.core.capturing() {
             let others = search.core.timed(|_, context| shares(context));
             let pending = search.core.oldest(&search.prepared.request, others)?;
-            // A second wait would not free memory that the first wait did not free. Memory freed since the start is not
-            // awaited.
+            // A second wait for the same pending memory would free no more memory. Memory freed since the waits began
+            // is not awaited.
             let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
             let Some(pending) = pending.filter(is_next) else { return search.retry(Means::Cheap) };
             let done = self.unlocked(search, &pending)?;
@@ -115,7 +115,8 @@ impl Waiting {
         Ok(None)
     }
 
-    /// Waits, within the bound, for memory that can be given back for the request once the GPU has passed it.
+    /// Waits, within the bound, for memory that can be given back to the driver for the request once the GPU has passed
+    /// it.
     fn until_given_back(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let mut last = None;
         loop {
@@ -179,12 +180,13 @@ impl Core {
     }
 }
 
-/// Returns whether a request may have memory of other streams at its present addresses, once these streams have passed.
+/// Returns whether a request may take memory that other streams freed, without moving it, once the GPU has passed the
+/// frees.
 fn shares(context: &AllocatorContext<'_>) -> bool {
     context.config.sharing != StreamSharing::Never
 }
 
-/// Returns the pending bytes that may serve the request at their present addresses.
+/// Returns the pending bytes that may serve the request at the addresses where they lie.
 fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Result<u64> {
     let wanted = Wanted { own: request.pool.large(), others: shares(context) };
     let (streams, on) = context.on_streams();

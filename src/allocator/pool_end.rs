@@ -32,8 +32,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes memory that streams have passed idle, if streams share memory. The reason is that a capture can query no
-    /// event, and that its graph never gives back the memory that it takes.
+    /// Makes memory that streams have passed idle, if streams share memory. During a capture no event can be queried,
+    /// and the graph never gives back the memory that its capture takes.
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {

@@ -127,7 +127,7 @@ impl Reports<'_> {
         if layout.class_of(size) == Class::Large {
             return Ok(size);
         }
-        // So few bytes of large memory serve no small request.
+        // Large memory of so few bytes serves no small request, so the pools of small blocks count instead.
         let small = core.heap.stream_pools().map(|pool| of(pool.small())).max().unwrap_or(room).min(layout.small_limit);
         Ok(layout.rounding.largest_within(small, &core.config.roundup_power2_divisions))
     }
@@ -142,14 +142,14 @@ impl Reports<'_> {
         self.0.core.lock().heap.journal_mut().reset_accumulated();
     }
 
-    /// Returns a snapshot of all segments and blocks. It has no segments if the host has no memory for them.
+    /// Returns a snapshot of all segments and blocks. The snapshot has no segments if the host has no memory for them.
     #[must_use]
     pub fn snapshot(self) -> Snapshot {
         let device = self.0.driver.properties().ordinal;
         self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
     }
 
-    /// Returns the same as [`Self::snapshot`], or an error if the host has no memory for it.
+    /// Returns the same as [`Self::snapshot`], or an error if the host has no memory for the snapshot.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -172,8 +172,8 @@ impl Reports<'_> {
         Ok(flight)
     }
 
-    /// Registers an observer for all changes from now on, beside the present ones. Every observer gets every event, in
-    /// the order in which they came. An observer that panics gets no more events.
+    /// Registers an observer for all changes from now on, in addition to the present observers. Every observer gets
+    /// every event, in the order in which the events occur. An observer that panics gets no more events.
     ///
     /// ```
     /// use seamalloc::observer::{Event, Observer};

@@ -21,7 +21,8 @@ pub(super) struct Search<'a, 'guard> {
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
     pub(super) asked: &'a AllocRequest,
     pub(super) prepared: Prepared,
-    /// The usage of all views together with a view that the bounds forbade at the last try, if they did.
+    /// The usage of all views together with a view that the bounds forbade at the last try; `None` if they forbade no
+    /// view.
     pub(super) refused: Option<ViewUsage>,
     /// Bytes by which memory can grow, if the request should wait for pending memory.
     pub(super) room: Option<u64>,

@@ -32,9 +32,9 @@ impl Sharing<'_> {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported;
-    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for [`Self::pin_physical`] and
-    /// [`Self::handle_len`];
-    /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for both.
+    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, and
+    /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for
+    /// [`Self::pin_physical`] and [`Self::handle_len`].
     pub fn export(self, address: u64) -> Result<IpcHandle> {
         let core = &mut *self.0.core.lock();
         core.must_not_grow(address)?;
@@ -121,7 +121,7 @@ impl Sharing<'_> {
                 Ok(core.features.sharing.opened.add(range))
             }
             Place::Chunks { endpoint, chunks } => {
-                // The lock is not held, since this waits for the other process.
+                // The lock is not held, since the call waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::of(chunks.len())?;

@@ -71,7 +71,8 @@ impl Tags<'_> {
         Ok(pool)
     }
 
-    /// Adds one use to the tag of this id, which is made if it does not exist; for programs that choose the ids themselves.
+    /// Adds one use to the tag of this id, which is made if it does not exist; for programs that choose the ids
+    /// themselves.
     ///
     /// # Errors
     /// The errors of [`Self::create`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private

@@ -1,6 +1,7 @@
 //! Live memory is spilled to host memory, and comes back: access advice of programs, and when memory comes back.
 //!
-//! Owns: the public operations. `backing/spill.rs` chooses, and `strategy/stitch/last_resort.rs` spills before a refusal.
+//! Owns: the public operations. `backing/spill.rs` chooses, and `strategy/stitch/last_resort.rs` spills before a
+//! refusal.
 
 use super::operations::Spilling;
 use crate::config::{Advice, SpillPolicy};

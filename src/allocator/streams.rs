@@ -1,7 +1,7 @@
 //! The allocator's streams: registered at their first request, named by programs, and ended.
 //!
-//! Owns: when the driver is asked which stream a handle names, and the steps after a stream has ended. Neither is on
-//! the hot path, where a registered handle always means the same stream.
+//! Owns: when the driver is asked which stream a handle names, and the steps after a stream has ended. Neither the
+//! question nor these steps are on the hot path, where a registered handle always means the same stream.
 
 use super::core::{Allocator, Core};
 use super::operations::Streams;
@@ -79,12 +79,13 @@ impl Streams<'_> {
     }
 
     /// Marks `stream` as belonging to an owner who may destroy the stream without notice, such as PyTorch's
-    /// `ExternalStream`. The allocator then passes the stream to the driver only within calls that name the stream, so
-    /// it must be live during these: a request for it,
-    /// [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with it as the current
-    /// stream, and the free of an allocation that [`Allocator::record_stream`](crate::Allocator::record_stream) named
-    /// it for. Memory that is freed otherwise, or while the stream is being captured, serves other streams only after a
-    /// wait for the device. [`Self::forget`] ends the mark. The default stream is ignored.
+    /// `ExternalStream`. The allocator then passes the stream to the driver only within calls that name the stream,
+    /// which must be live then: a request for the stream,
+    /// [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with the stream as the
+    /// current one, and the free of an allocation for which
+    /// [`Allocator::record_stream`](crate::Allocator::record_stream) named the stream. Memory that is freed in another
+    /// call, or while the stream is being captured, serves other streams only after a wait for the device.
+    /// [`Self::forget`] ends the mark. The default stream is ignored.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if the driver does not know the stream.
@@ -110,9 +111,9 @@ impl Streams<'_> {
     /// call with the same handle means a new stream, which must be named for that memory like any other. The default
     /// stream cannot be destroyed, and is not forgotten.
     ///
-    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another
-    /// one ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the
-    /// device. The call walks all blocks.
+    /// The wait is short if the program has already waited itself. If memory of the stream was freed while another
+    /// stream was current ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the
+    /// CPU waits for the device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};

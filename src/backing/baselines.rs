@@ -14,7 +14,7 @@ use crate::limits::Increase;
 use crate::span::Span;
 
 impl StrategyContext<'_> {
-    /// Takes the part `span` of a free block of chunks or units. The parts before and behind `span` stay free.
+    /// Takes the part `span` of a free block of chunks or units. The parts before and after `span` stay free.
     pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         self.heap.carve(id, span)
     }
@@ -62,10 +62,10 @@ pub(crate) fn malloc_largest(
     Err(Miss::OUT_OF_MEMORY)
 }
 
-/// Moves units of free blocks of one pool to a part of an unmapped block of their segment, one behind the other, or
+/// Moves units of free blocks of one pool to contiguous addresses in a part of an unmapped block of their segment, or
 /// moves none. The pool's stream has passed the blocks. Returns the free block that now holds the units. If a unit
-/// cannot be unmapped at its old place, this unit and all units behind it stay there, the earlier units have moved, and
-/// the error is returned.
+/// cannot be unmapped at its old place, this unit and all later units stay there, the earlier units have moved, and the
+/// error is returned.
 ///
 /// A unit is mapped at its new place before the unit is unmapped at its old place, so that the unit's memory is always
 /// mapped somewhere.

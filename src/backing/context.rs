@@ -368,10 +368,10 @@ impl StrategyContext<'_> {
         }
     }
 
-    /// Gives the request memory that the GPU may still use, behind waits, until about `missing` bytes are found. First
-    /// come blocks of the request's own pool that recorded streams use. For a large request, blocks freed by other
-    /// streams follow, and then blocks of other streams that recorded streams use. No wait is for an event recorded
-    /// later than `until`. Returns whether any memory was found.
+    /// Gives the request memory that the GPU may still use, and makes its stream wait on the GPU, until about `missing`
+    /// bytes are found. First come blocks of the request's own pool that recorded streams use. For a large request,
+    /// blocks freed by other streams follow, and then blocks of other streams that recorded streams use. No wait is for
+    /// an event recorded later than `until`. Returns whether any memory was found.
     pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
@@ -380,20 +380,20 @@ impl StrategyContext<'_> {
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
     }
 
-    /// Frees memory of the request's pool that recorded streams still use, behind waits: one block that serves the
-    /// request, or several blocks of about `missing` bytes together. Returns whether any memory was found.
+    /// Frees memory of the request's pool that recorded streams still use, after waits on the GPU: one block that
+    /// serves the request, or several blocks of about `missing` bytes together. Returns whether any memory was found.
     pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?)
     }
 
-    /// Returns whether the request can have memory of other streams behind GPU-side waits.
+    /// Returns whether the request can have memory of other streams after waits on the GPU.
     pub(crate) fn may_wait_for_others(&mut self, request: &Request) -> Result<bool, Error> {
         let (streams, on) = self.on_streams();
         streams.epochs.may_wait(&on, request)
     }
 
-    /// Gives the request the memory of other streams in these spans of home, behind GPU-side waits.
+    /// Gives the request the memory of other streams in these spans of home, after waits on the GPU.
     pub(crate) fn wait_for_spans(&mut self, request: &Request, spans: &[Span]) -> Result<(), Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.wait_for_spans(&mut on, request, spans)

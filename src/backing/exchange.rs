@@ -59,7 +59,7 @@ pub(crate) struct Part {
 
 /// The new memory of an exchange.
 struct NewMemory {
-    /// The copied parts, mapped one behind the other.
+    /// The copied parts, mapped at contiguous addresses.
     copied: Mapping,
     /// For each piece of `copied`, whether the piece comes from the host stock. The list is empty for new memory on the
     /// device.
@@ -206,8 +206,8 @@ impl Exchange<'_> {
 
 /// Exchanges the memory of chunks for new memory in parts, all behind one gate. The CPU has waited for the device.
 /// Before the exchange, lost parts become idle memory, and views without users over a chunk with lost parts are
-/// dropped. Returns how many chunks were exchanged, counted from the first. For the others there may be too little
-/// memory.
+/// dropped. Returns how many chunks were exchanged, counted from the first. The remaining chunks may lack memory for
+/// the exchange.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if there is too little memory for the new parts of the first chunk beside the old ones, too

@@ -1,4 +1,4 @@
-//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind earlier chunks.
+//! Views that grow for one allocation: their addresses, and the chunks that are mapped after earlier chunks.
 //!
 //! Owns: the driver calls for growing views, and the work that the GPU must have done before memory is unmapped. The
 //! strategy chooses the chunks.
@@ -58,8 +58,9 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<(
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns the chunks behind the parts of a view that serve a request where they are mapped. If these chunks do not
-/// suffice, all later chunks are unmapped once the GPU has passed them. The CPU waits for the GPU if necessary.
+/// Returns the chunks mapped after the parts of a view that can serve a request without being mapped again. If these
+/// chunks do not suffice, all later chunks are unmapped once the GPU has passed them. The CPU waits for the GPU if
+/// necessary.
 ///
 /// # Errors
 /// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks that
@@ -75,7 +76,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
     }
     let tail = context.heap.tail(view, request.size, request.pool)?;
     if tail.bytes >= request.size {
-        // The request needs no mapping behind the tail, so the later chunks stay mapped for later requests.
+        // The request needs no other mapping after these chunks, so the later chunks stay mapped for later requests.
         return Ok(tail);
     }
     let runs = context.heap.mapped_behind(view, tail.before)?;
@@ -146,7 +147,7 @@ fn address_of(context: &StrategyContext<'_>, view: ViewId) -> u64 {
     context.heap.views().get(view).map_or(0, |view| view.address)
 }
 
-/// Maps chunks behind the chunks of the view that the request extends, and hands out the next part. All new chunks are
+/// Maps chunks after the chunks of the view that the request extends, and hands out the next part. All new chunks are
 /// free for the request. The part consists of the kept chunks and the new chunks. Returns the part's block.
 ///
 /// # Errors

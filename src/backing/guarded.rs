@@ -11,7 +11,7 @@ use crate::ids::BlockId;
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// The bytes of addresses without memory before and behind the memory of a guarded block. An access farther away by a
+/// The bytes of addresses without memory before and after the memory of a guarded block. An access farther away by a
 /// wrong index may reach other memory unnoticed.
 pub(crate) const GUARD_RANGE: u64 = GRANULE;
 

@@ -1,4 +1,4 @@
-//! Pieces of physical memory that are mapped one behind the other, all or none.
+//! Pieces of physical memory that are mapped at contiguous addresses, all or none.
 //!
 //! Owns: the order of the driver calls that make a mapping, and of the calls that undo a mapping after a failure.
 
@@ -15,7 +15,7 @@ pub(crate) struct Piece {
     pub(crate) handle: Option<Handle>,
 }
 
-/// Pieces that are to be mapped one behind the other.
+/// Pieces that are to be mapped at contiguous addresses.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) address: u64,

@@ -13,7 +13,7 @@ use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, View, ViewUsage, Wind
 use crate::ids::{ChunkId, ViewId};
 use crate::span::Span;
 
-/// The chunks that a view maps one behind the other, and the offset of the request in the view.
+/// The chunks that a view maps at contiguous addresses, and the offset of the request in the view.
 pub(crate) struct ViewPlan {
     chunks: Vec<(ChunkId, Chunk)>,
     offset: u64,
@@ -63,7 +63,7 @@ impl ViewPlan {
         self.usage_with(usage).is_within(config)
     }
 
-    /// Returns the usage of all views with this one, if the other views have the usage `usage`.
+    /// Returns the usage of all views with the planned view, if the other views have the usage `usage`.
     fn usage_with(&self, usage: ViewUsage) -> ViewUsage {
         usage.with(ViewUsage { views: 1, mappings: self.chunks.len(), addresses: self.size() })
     }
@@ -162,7 +162,8 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views without mappings and without users. A view of holes only may still have users.
+/// Gives back the addresses of views without mappings and without users. A view that consists only of holes may still
+/// have users.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
     let heap = &*context.heap;
     let is_unused = |view: &View| view.chunks.is_empty() && view.users == 0;

@@ -10,8 +10,8 @@ use crate::fallible::{Grown, TryCollect};
 use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
 
-/// Chunk sizes of `stitch`, in bytes, that are tried for an advice: its default, and smaller ones. A free range loses
-/// about one chunk, half at each end, when it is joined to others.
+/// Chunk sizes of `stitch`, in bytes, that are tried for an advice: the default size, and smaller ones. A free range
+/// loses about one chunk, half at each end, when it is joined to others.
 const CHUNK_SIZES: [(u64, Option<u64>); 4] =
     [(20 << 20, None), (8 << 20, Some(8 << 20)), (4 << 20, Some(4 << 20)), (2 << 20, Some(2 << 20))];
 
@@ -51,7 +51,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         }
         // If the driver did not report its free memory, it is unknown whether the whole device would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
-        // A refusal because of the bounds on views is not the driver's.
+        // A refusal because of the bounds on views does not come from the driver.
         () if figures.is_refused_by_driver() && input.refused.is_none() => Cause::Refused,
         () if figures.capturing => Cause::Capture,
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
@@ -110,11 +110,11 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
     (helps && enough).then(free).filter(|free| *free > 0).map(|free| Advice::SplitChunks { free, split })
 }
 
-/// Advises the strategy that joins free memory, if another one refused the request.
+/// Advises the strategy that joins free memory, if another strategy refused the request.
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
     let joins = input.properties.virtual_memory && kept <= figures.max_held;
-    // Other memory would be refused as well.
+    // Memory that the driver refuses here, it would refuse to `stitch` too.
     if figures.stitches || figures.segmented || figures.capturing || !joins || figures.is_refused_by_driver() {
         return None;
     }
@@ -123,7 +123,8 @@ fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     Some(Advice::Stitch { chunk_size: *chunk_size })
 }
 
-/// Advises plain memory, which needs no ranges of addresses, if the driver has refused these and the device has room.
+/// Advises plain memory, which needs no ranges of addresses, if the driver has refused such ranges and the device has
+/// room.
 fn plain_memory(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let ReportInput { heap, config, request, .. } = *input;
     let segment = segment_size(request.size, config.large_segment_size);

@@ -27,8 +27,8 @@ pub(super) struct Figures<'a> {
     /// Whether views join free memory.
     pub(super) stitches: bool,
     pub(super) capturing: bool,
-    /// The largest request that free memory could serve if views had no bounds, for this stream and with the memory of all
-    /// streams.
+    /// The largest request that free memory could serve if views had no bounds, for this stream and with the memory of
+    /// all streams.
     pub(super) servable: u64,
     pub(super) servable_across: u64,
     /// The bytes by which memory would have to grow.
@@ -129,8 +129,8 @@ impl<'a> Figures<'a> {
         self.growth <= self.room && self.exceeded().is_none()
     }
 
-    /// Returns the usage of all views, with the refused view and the views refused before it: each live block may be in
-    /// a view, which has its own chunks except for the two at its ends.
+    /// Returns the usage of all views, with the refused view and the views refused before it. The figure assumes that
+    /// each live block is in a view with chunks of its own, except for the two chunks at the view's ends.
     pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
         let live = self.input.heap.counters().allocation.current();
         let ends = 2 * live * largest_chunk(self.input.heap);

@@ -26,7 +26,7 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) spill_policy: &'static str,
     /// The value of `split` with which chunks could be split, if they cannot be now.
     pub(crate) split: Option<Split>,
-    /// The usage of all views together with a view that the bounds forbade, if they did.
+    /// The usage of all views together with a view that the bounds forbade; `None` if they forbade no view.
     pub(crate) refused: Option<ViewUsage>,
     /// The strategy that the present strategy replaces, if any.
     pub(crate) instead_of: Option<StrategyKind>,

@@ -14,7 +14,7 @@ impl ReportInput<'_> {
     /// Returns the report of the refused request.
     ///
     /// # Errors
-    /// The host has no memory for it.
+    /// The host has no memory for the report.
     pub(crate) fn report(&self) -> Result<OutOfMemory> {
         let Self { heap, request, config, sharing, .. } = *self;
         let across = sharing == StreamSharing::Wait;

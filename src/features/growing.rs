@@ -117,8 +117,8 @@ impl Growths {
         self.0.values().filter(|growth| growth.parts.is_empty()).map(|growth| growth.view)
     }
 
-    /// Notes that `size` bytes of an allocation are in use, if the allocation has memory for them. Returns whether it
-    /// has.
+    /// Notes that `size` bytes of an allocation are in use, if the allocation has memory for them. Returns whether the
+    /// allocation has this memory.
     pub(crate) fn grow_within(&mut self, address: u64, size: u64) -> Result<bool> {
         let growth = self.idle(address)?;
         if size > growth.capacity {
@@ -165,7 +165,7 @@ impl Growths {
         Ok(Some(NextBytes { exact, ahead: (ahead > exact).then_some(ahead) }))
     }
 
-    /// Adds a part behind the other parts. Returns the access advice for the allocation.
+    /// Adds a part after the other parts. Returns the access advice for the allocation.
     pub(crate) fn push_part(&mut self, address: u64, part: Part) -> Result<Advice> {
         let growth = self.0.get_mut(&address).ok_or(Error::Internal("an allocation that grows is gone"))?;
         growth.parts.try_push(part)?;
@@ -178,7 +178,7 @@ impl Growths {
         self.0.get_mut(&address).map_or(Ok(()), |growth| growth.parts.try_reserve(1))
     }
 
-    /// Splits the last part in two. The list has room for both.
+    /// Splits the last part in two. The list has room for both parts.
     pub(crate) fn split_last(&mut self, address: u64, at: u64) {
         if let Some(growth) = self.0.get_mut(&address)
             && let Some(last) = growth.parts.last_mut()
@@ -255,7 +255,8 @@ impl Growths {
         Ok(Extent { len, mapped, capacity })
     }
 
-    /// Returns an allocation that is not growing at this moment. Returns an error if another thread has it grow.
+    /// Returns an allocation that is not growing at this moment. Returns an error if another thread is growing the
+    /// allocation.
     pub(crate) fn idle(&mut self, address: u64) -> Result<&mut Growth> {
         match self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })? {
             Growth { busy: true, .. } => Err(Error::NotGrowable { address, why: "another thread has it grow" }),

@@ -9,8 +9,9 @@ const MISSES: u64 = 256;
 /// The largest factor by which the pause and the number of misses are stretched while looks free no memory.
 const LONGEST: u64 = 64;
 
-/// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be released,
-/// in nanoseconds. Longer than most training steps, so that no step takes again what the one before released.
+/// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be
+/// released, in nanoseconds. The pause is longer than most training steps, so that no step takes memory again that the
+/// previous step released.
 const UNUSED_FOR: u64 = 10_000_000_000;
 
 /// The last look at the device.

@@ -118,8 +118,8 @@ impl Heap {
         self.home.segment(id)
     }
 
-    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equal size, or
-    /// [`BlockId::NONE`].
+    /// Returns the smallest free block of a pool with at least `size` bytes, at the lowest address among equal blocks,
+    /// or [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
         self.blocks.best_fit(pool, size)
     }

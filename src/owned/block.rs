@@ -42,7 +42,8 @@ use std::sync::Arc;
 /// Call [`Self::free`] to see the error. A block in a `static` is not dropped at exit; a block of a thread is dropped
 /// with the thread. After CUDA has shut down, the free, or the end of the allocator, fails with an error.
 ///
-/// Drop no block in an observer, a segment source or a filter of a [`Route`](crate::Route): these run under the allocator's lock.
+/// Drop no block in an observer, a segment source or a filter of a [`Route`](crate::Route): these run under the
+/// allocator's lock.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
@@ -53,8 +54,8 @@ pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
 }
 
 impl Allocator {
-    /// Allocates `size` bytes for work on `stream`, as [`Self::allocate`] does, and frees them when the block is dropped.
-    /// [`Block::new`] makes a block that does not borrow the allocator.
+    /// Allocates `size` bytes for work on `stream`, as [`Self::allocate`] does, and frees them when the block is
+    /// dropped. [`Block::new`] makes a block that does not borrow the allocator.
     ///
     /// # Errors
     /// The errors of [`Self::allocate`].
@@ -152,9 +153,9 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         self.last_use.stream()
     }
 
-    /// Sets the stream that uses the block last: the block is then freed as by [`Allocator::free_on`]. If that stream
-    /// is not the block's own, the memory waits for both streams. The last call counts; for several streams beside its
-    /// own, use [`Self::record_stream`].
+    /// Sets the stream that uses the block last: the block is then freed as by [`Allocator::free_on`]. If this stream
+    /// is not the block's own stream, the memory waits for both streams. The last call counts; for several streams
+    /// besides the block's own, use [`Self::record_stream`].
     #[inline]
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
         self.last_use.set(stream.into());

@@ -1,4 +1,5 @@
-//! Blocks for cudarc: its streams as [`StreamId`](crate::StreamId)s, and typed memory that its copies and kernels take.
+//! Blocks for cudarc: cudarc's streams as [`StreamId`](crate::StreamId)s, and typed memory that cudarc's copies and
+//! kernels take.
 //!
 //! Owns: the order between cudarc's events and the allocator's free.
 
@@ -51,8 +52,8 @@ pub enum CudaBlockError {
     },
 }
 
-/// A [`Block`] of values of one type, which cudarc's copies and kernels take like a [`CudaSlice`], and which goes back to its
-/// allocator when it is dropped.
+/// A [`Block`] of values of one type, which cudarc's copies and kernels take like a [`CudaSlice`], and which goes back
+/// to its allocator when it is dropped.
 ///
 /// A `CudaBlock` dereferences to a `&CudaSlice<T>`, and gives views ([`Self::as_view`], [`Self::as_view_mut`]). It
 /// gives no `&mut CudaSlice<T>`, because cudarc could then be made to free memory of the allocator.
@@ -73,11 +74,11 @@ pub enum CudaBlockError {
 /// # }
 /// ```
 ///
-/// **Several streams.** While cudarc tracks events (`CudaContext::is_managing_stream_synchronization`, its default once
-/// it has made a stream), its stream waits on the GPU for all uses through cudarc before the block is freed, so no
-/// stream need be named. Otherwise name other streams with [`Block::record_stream`] of [`Self::block`]. While cudarc
-/// tracks events, it creates two events for each block, and panics if it cannot. So a program with many short-lived
-/// blocks should turn tracking off (`disable_event_tracking`), or keep the blocks.
+/// **Several streams.** While cudarc tracks events (`CudaContext::is_managing_stream_synchronization`, the default of a
+/// context that has made a stream), the block's stream waits on the GPU for all uses through cudarc before the block is
+/// freed, so no stream need be named. Otherwise name other streams with [`Block::record_stream`] of [`Self::block`].
+/// While cudarc tracks events, it creates two events for each block, and panics if an event cannot be created. So a
+/// program with many short-lived blocks should turn tracking off (`disable_event_tracking`), or keep the blocks.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct CudaBlock<T, A: Deref<Target = Allocator> = Arc<Allocator>> {
     /// The slice, which only the drop takes.

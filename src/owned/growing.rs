@@ -8,7 +8,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An allocation that grows and shrinks at one address, and is freed when it is dropped: a key-value cache, a buffer of tokens.
+/// An allocation that grows and shrinks at one address, and is freed when it is dropped: a key-value cache, a buffer of
+/// tokens.
 ///
 /// `A` is the pointer to the allocator, as for a [`Block`](super::Block), and dropping the value frees the allocation
 /// in the same way.
@@ -119,7 +120,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.growing().grow(self.address, size)
     }
 
-    /// Shrinks to `size` bytes; a size above the present size has no effect. Whole chunks of memory behind these bytes
+    /// Shrinks to `size` bytes; a size above the present size has no effect. Whole chunks of memory after these bytes
     /// become free for other requests once the GPU has passed the work queued so far on the allocation's streams,
     /// including the stream of [`Self::set_last_use`], or once the requests wait for this work.
     ///

@@ -10,8 +10,8 @@ use crate::ids::StreamId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastUse {
     own: StreamId,
-    /// The stream that the program named, if it did. Its handle may equal the handle of the own stream, and still mean
-    /// another stream after [`Streams::forget`](crate::operations::Streams::forget).
+    /// The stream that the program named; `None` if it named no stream. Its handle may equal the handle of the own
+    /// stream, and still mean another stream after [`Streams::forget`](crate::operations::Streams::forget).
     named: Option<StreamId>,
 }
 

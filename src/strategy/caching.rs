@@ -71,7 +71,7 @@ impl MallocLike for Caching {
 }
 
 /// Gives back oversize segments of the request's stream until their sum reaches the size of the request. Returns
-/// whether it does.
+/// whether the sum reaches this size.
 fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Result<bool> {
     let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
     // A private pool keeps its memory.

@@ -15,8 +15,8 @@
 //! A strategy keeps to these rules:
 //! - While a stream is being captured (`context.capturing()`), the strategy makes no wait, query or free that a capture
 //!   forbids.
-//! - The strategy unmaps no memory that a stream may still use. The strategy gives a stream no memory that another stream
-//!   has not passed.
+//! - The strategy unmaps no memory that a stream may still use. It gives a stream no memory that another stream has not
+//!   passed.
 //! - Before the strategy takes memory, it asks whether the limits allow it (`context.require(…)`).
 //!
 //! # To add a strategy
@@ -24,15 +24,15 @@
 //!    serves comparisons. If its misses take PyTorch's steps, implement `MallocLike` (`baselines/classic/tiny.rs` is
 //!    the shortest example). Otherwise implement [`Strategy`] and [`Estimates`](super::Estimates).
 //! 2. Add a row to the table of `strategy/mod.rs`, which makes the strategy by `Default`, and a name to
-//!    `config/strategy_kind.rs`. The compiler does not check three further places: the four `matches!` there
-//!    (`needs_virtual_memory` and those below it), `just options`, and the count in `CONTRIBUTING.md`.
+//!    `config/strategy_kind.rs`. The compiler does not check three further places: the four `matches!` of that
+//!    file (`needs_virtual_memory` and those below it), `just options`, and the count in `CONTRIBUTING.md`.
 //! 3. Add a file of one line and its `mod` to `tests/contract`, where the suite tests all promises of a strategy. If
 //!    the strategy runs on host memory, also add the `mod` to `tests/contract_on_host`.
 //!
 //! # Example
-//! `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also needs `Default` and
-//! [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block that fits would serve
-//! a hit:
+//! The example is `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also
+//! needs `Default` and [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block
+//! that fits would serve a hit:
 //! ```ignore
 #![doc = include_str!("first_fit.rs")]
 //! ```
@@ -48,8 +48,9 @@ use crate::ids::BlockId;
 pub(crate) struct Rules {
     /// The rules by which requests find their blocks.
     pub(crate) fit: FitRules,
-    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise a miss queries them,
-    /// and a request from time to time, so that a waiting block does not make every hit call the driver.
+    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise only a miss, and from
+    /// time to time another request, queries these events, so that a waiting block does not make every hit call the
+    /// driver.
     pub(crate) polls_first: bool,
     /// The rule when memory freed on one stream may serve another stream.
     pub(crate) sharing: StreamSharing,

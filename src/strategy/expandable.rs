@@ -1,5 +1,5 @@
 //! Strategy `expandable`: PyTorch's expandable segments. Each pool has a reservation larger than the device. A miss
-//! maps memory where the reservation's mapped part ends, or in a hole of it, in units of 2 MiB or 20 MiB.
+//! maps memory where the reservation's mapped part ends, or in a hole of this part, in units of 2 MiB or 20 MiB.
 //!
 //! Owns: the choice of the units of a segment to map (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 //! `backing/units.rs` makes the calls.

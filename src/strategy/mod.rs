@@ -4,7 +4,7 @@
 //! own. To add a strategy, write its file, add a row to the table below, and name it in [`StrategyKind`].
 //!
 //! ```text
-//! stitch/         this project's: free memory is joined wherever it lies
+//! stitch/         this project's strategy: free memory is joined wherever it lies
 //! caching.rs      PyTorch's native allocator      expandable.rs   PyTorch's expandable segments
 //! baselines/      the allocators of the literature, with the feature `baselines`
 //! ```

@@ -15,8 +15,8 @@
 //!            |    epoch 0     |         |epoch 1 |         | epoch 2, open
 //! ```
 //! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle, and any stream may take it. If epoch 0
-//! is not passed, another stream may wait for event 0 on the GPU and take `a` or `b` behind the wait (`sharing:wait`).
-//! From then on, the waiting stream must pass the memory. `waits.rs` has these waits.
+//! is not passed, another stream may wait for event 0 on the GPU and then take `a` or `b` (`sharing:wait`). From then
+//! on, the waiting stream must pass the memory. `waits.rs` has these waits.
 //!
 //! An epoch is closed when another stream misses, when many bytes were freed in it, and at the low-water mark of live
 //! memory. With a single stream, no event is recorded. Ranges that merge count as freed when the last of them was
@@ -36,7 +36,7 @@
 //! - A wait is for an event that is already recorded, so streams of one process cannot wait for each other in a circle.
 //!   Through another process, a circle is possible. Programs with such waits use `sharing:completed`, where no stream
 //!   waits.
-//! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
+//! - If a stream has more than 1,024 closed epochs that the GPU has not passed, its last epoch is prolonged.
 //! - An external stream may be destroyed without telling the allocator, and its handle may then belong to another
 //!   stream. Therefore the epochs of an external stream end only at frees that name it as the current stream, each at
 //!   once. Memory freed otherwise serves other streams after the CPU has waited for the device.
@@ -69,7 +69,7 @@ impl Closed {
 }
 
 /// The most epochs of a stream that are kept apart while the GPU has not passed them, each with an event. If a stream
-/// is further behind, its last epoch is prolonged.
+/// has more such epochs, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
 /// The number of other streams in an open epoch from which their events are queried.
@@ -229,7 +229,7 @@ impl Epochs {
         let queue = &mut self.closed[number];
         let full = queue.len() >= MAX_CLOSED;
         match queue.back_mut().filter(|_| full) {
-            // The later events cover both epochs.
+            // The later event covers both the last closed epoch and the open one.
             Some(last) => {
                 self.idle_events.push(std::mem::replace(&mut last.event, event));
                 for (stream, event) in others {

@@ -1,6 +1,6 @@
 //! The low-water mark of live memory, which tells the allocator when a step of the program ends.
 //!
-//! Owns: the rule when live memory counts as low. The caller acts on it.
+//! Owns: the rule when live memory counts as low. The caller gathers memory at such a moment.
 //!
 //! ```text
 //! live   /\    /\    /\       a step of training begins and ends low, and is high in between
@@ -25,7 +25,7 @@ pub(crate) struct LowWaterMark {
     mark: u64,
     /// Whether live memory was low and has not risen again.
     is_low: bool,
-    /// The fewest live bytes since live memory last rose. `last_lowest` is the value of the fall before.
+    /// The fewest live bytes since live memory last rose. `last_lowest` is this value for the previous fall.
     lowest: u64,
     last_lowest: u64,
     /// The count of operations before which memory does not count as low again.
@@ -58,8 +58,8 @@ impl LowWaterMark {
         let (reserved, operations) = (heap.reserved(), heap.counters().operations());
         self.is_low = true;
         self.high = live + reserved / 4;
-        // The next mark is the highest of: a quarter below, close to the last lowest point, or exactly at it. Steps are
-        // similar, but not always equal.
+        // The next mark is the highest of three: a quarter of the reserved bytes below live memory, 1/128 of them above
+        // the last lowest point, or one byte above that point. Steps are similar, but not always equal.
         let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
         self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
         if operations < self.next {

@@ -18,8 +18,8 @@ use crate::heap::Heap;
 use crate::ids::{BlockId, EventId, StreamId};
 
 impl RecordedStreams {
-    /// Notes that a stream other than the block's own uses the block, and records an event on it. A free waits only for
-    /// work given to the stream before this call. Returns whether the stream was new to the block.
+    /// Notes that a stream other than the block's own uses the block, and records an event on this stream. A free waits
+    /// only for work given to the stream before this call. Returns whether the stream was new to the block.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory), or the driver's error. The tables are unchanged.

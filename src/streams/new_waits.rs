@@ -17,7 +17,7 @@ const MOST: usize = 64;
 struct NewWait {
     waiting: StreamId,
     awaited: StreamId,
-    /// The event recorded on the waiting stream behind the wait.
+    /// The event recorded on the waiting stream after the wait.
     event: EventId,
     state: State,
     /// Whether a warning has named these two streams.
@@ -65,7 +65,7 @@ pub(crate) struct NewWaits {
 }
 
 impl NewWaits {
-    /// Notes that a stream waits for another stream's work of the present round. Records an event behind the wait.
+    /// Notes that a stream waits for another stream's work of the present round. Records an event after the wait.
     ///
     /// # Errors
     /// The driver's error, or the host has too little memory. The wait is not noted.

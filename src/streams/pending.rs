@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! freed      a, used by B too | b, on B      | c, used by C too        all of it is pending
-//! events     end of a's use   | end of epoch | end of c's use          recorded in this order, which is that of the waits
+//! events     end of a's use   | end of epoch | end of c's use          recorded, and awaited, in this order
 //! ```
 
 use super::Streams;

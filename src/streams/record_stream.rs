@@ -178,7 +178,8 @@ impl RecordedStreams {
     /// `streams` is being captured.
     ///
     /// # Errors
-    /// A driver call failed, or the host has too little memory. The stream `onto` may already wait for some of them.
+    /// A driver call failed, or the host has too little memory. The stream `onto` may already wait for some of
+    /// `streams`.
     #[cfg(feature = "baselines")]
     pub(crate) fn join(&mut self, driver: &dyn Driver, streams: &[StreamId], onto: StreamId) -> Result<bool> {
         let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());

@@ -1,4 +1,4 @@
-//! Freed blocks that recorded streams still use, taken behind GPU-side waits.
+//! Freed blocks that recorded streams still use, taken after waits on the GPU.
 //!
 //! Owns: the choice of the blocks that a request takes, and its waits.
 //!
@@ -21,8 +21,8 @@ use crate::fallible::TryPush;
 use crate::heap::Request;
 use crate::ids::{BlockId, PoolIndex};
 
-/// The most blocks of each stream's queue that a request looks at, oldest first. If more blocks wait, the GPU is far
-/// behind, and one of the first blocks serves.
+/// The most blocks of each stream's queue that a request looks at, oldest first. If more blocks wait, the GPU lags far
+/// behind the CPU, and one of the first blocks serves.
 const MOST_LOOKED_AT: usize = 512;
 
 /// A freed block that a request may take, and the operation that recorded the last event for which the request must
@@ -169,8 +169,8 @@ impl Streams {
     }
 }
 
-/// Returns whether the request can take pending blocks behind waits. A captured stream cannot wait for work outside of
-/// its graph. A private pool can take its own pending blocks, and none of other streams.
+/// Returns whether the request can take pending blocks after waits on the GPU. A captured stream cannot wait for work
+/// outside of its graph. A private pool can take its own pending blocks, and none of other streams.
 fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
     let pool = request.pool;
     let is_denied = others && (pool.is_small() || context.heap.is_private(pool));

@@ -9,7 +9,7 @@
 //! allocator there has added the opposite wait, both processes hang for ever, although the programs alone would run:
 //! ```text
 //! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
-//! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it      no receive is ever given to a GPU
+//! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it  no receive is ever given to a GPU
 //! ```
 //! Waits for work of an earlier round of the program close no cycle. Every rank has already given its part of the
 //! earlier round to its GPU, so all waits lead from later rounds to earlier ones. Work of an earlier round is usually
@@ -85,7 +85,7 @@ impl Room {
 }
 
 /// The number of rounds between a request and the work for which it may wait. A stream that copies ahead of a
-/// computation has one more buffer than this number, which is the buffer that it fills.
+/// computation has one more buffer than this number, because it fills one buffer while the others wait.
 const ROUNDS_BACK: usize = 2;
 
 /// The number of size classes.

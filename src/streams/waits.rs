@@ -1,4 +1,4 @@
-//! Memory of other streams, taken behind waits on the GPU.
+//! Memory of other streams, taken after waits on the GPU.
 //!
 //! Owns: the choice of the memory that a request can get and its age, the waits, and the epochs for which a stream has
 //! waited already.
@@ -38,7 +38,7 @@ pub(crate) fn most_of_a_range(size: u64) -> u64 {
 }
 
 impl Epochs {
-    /// Returns whether the request can get memory of other streams behind waits. A captured stream cannot wait for work
+    /// Returns whether the request can get memory of other streams after waits. A captured stream cannot wait for work
     /// outside of its graph. A graph may be replayed on another stream, so private pools do not wait.
     pub(crate) fn may_wait(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
         let pool = request.pool;
@@ -68,7 +68,7 @@ impl Epochs {
         self.closed_up_to(from, epoch).last().map(|closed| closed.at)
     }
 
-    /// Hands memory of other streams to the request's pool behind waits on the GPU, until about `missing` bytes are
+    /// Hands memory of other streams to the request's pool after waits on the GPU, until about `missing` bytes are
     /// found. Memory freed longest ago comes first, so that the wait is short. No event recorded after operation
     /// `until` is waited for. Returns whether any memory was handed over.
     pub(crate) fn wait_for(
@@ -89,7 +89,7 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Hands memory of other streams in these spans of home to the request's pool, behind waits on the GPU. The caller
+    /// Hands memory of other streams in these spans of home to the request's pool, after waits on the GPU. The caller
     /// has checked [`Self::may_wait`] and [`Self::recorded_at`].
     pub(crate) fn wait_for_spans(
         &mut self,

@@ -144,8 +144,8 @@ def trim(size: int | None = None, device: Device = None) -> int:
 
 def keep_headroom(device: Device = None) -> int:
     """Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free on the
-    device. Returns the bytes given back. Requests that find no free block check the headroom from time to time. A program that makes no
-    requests calls this function before other programs need memory."""
+    device. Returns the bytes given back. Requests that find no free block check the headroom from time to time. A
+    program that makes no requests calls this function before other programs need memory."""
     given = c_uint64()
     number = current_device(device)
     if number in plugged_devices():
@@ -177,10 +177,10 @@ def whatif(path: FileName, device: str | None = None, **options: object) -> list
     memory: `layout` is True, and `verdict`, `largest_request`, `pools` and sizes describe the memory held and the
     requests that it could serve.
 
-    `device` is a simulated device, such as `sim:h200,capacity=80GiB`. Without it, the replay takes a device with the
-    memory of the recorded one. `device_from` says how its size is known: noted, refusal, or unknown, which takes the
-    size of an H200. The function uses no GPU. The replay takes seconds; for a long job a minute. Raises
-    `FileNotFoundError` if the file does not exist."""
+    `device` is a simulated device, such as `sim:h200,capacity=80GiB`. Without `device`, the replay takes a
+    device with as much memory as the recorded device. `device_from` says how this size is known: "noted", "refusal", or
+    "unknown", for which the replay takes the size of an H200. The function uses no GPU. The replay takes seconds; for a
+    long job a minute. Raises `FileNotFoundError` if the file does not exist."""
     if device is not None and not isinstance(device, str):
         raise TypeError(f'device is {device!r}; expected a simulated one, such as "sim:h200"')
     text = join("", options)

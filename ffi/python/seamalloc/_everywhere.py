@@ -19,8 +19,8 @@ LIBRARIES = {
 
 
 def enable_all(**options: object) -> list[str]:
-    """Makes seamalloc the allocator of those of PyTorch, CuPy, Numba, RMM, cuda.core and Triton that are imported. All
-    of them share one cache and one limit. Takes the options of `seamalloc.enable`. Returns the names of the enabled
+    """Makes seamalloc the allocator of the imported libraries among PyTorch, CuPy, Numba, RMM, cuda.core and Triton.
+    All of them share one cache and one limit. Takes the options of `seamalloc.enable`. Returns the names of the enabled
     modules, "torch" first.
 
     Call this function after the imports and before CUDA is used. Raises the errors of the modules' `enable`. Modules

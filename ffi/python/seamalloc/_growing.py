@@ -72,7 +72,7 @@ class Growing:
         check(library.seam_grow(self._handle, self._address, _size(size)))
 
     def shrink(self, size: int) -> None:
-        """Gives back memory behind the first `size` bytes, in whole chunks, after the streams that use the memory have
+        """Gives back memory after the first `size` bytes, in whole chunks, once the streams that use the memory have
         passed."""
         check(library.seam_shrink(self._handle, self._address, _size(size)))
 
@@ -147,15 +147,15 @@ class GrowingTensor:
         return self.tensor
 
     def append(self, more: Any) -> Any:
-        """Copies rows behind the rows in use, on PyTorch's current stream. The result is that of `torch.cat`. Returns
-        `tensor`."""
+        """Adds rows after the rows in use, by a copy on PyTorch's current stream. The result is that of `torch.cat`.
+        Returns `tensor`."""
         before = self._rows
         self.grow(before + len(more))
         self._whole[before : self._rows].copy_(more)
         return self.tensor
 
     def shrink(self, rows: int) -> Any:
-        """Gives back the memory behind the first `rows` rows. Tensors that include later rows may not be used any more.
+        """Gives back the memory after the first `rows` rows. Tensors that include later rows may not be used any more.
         Returns `tensor`."""
         rows = operator.index(rows)
         # The first chunk stays, so that PyTorch finds memory at the address.

@@ -35,7 +35,7 @@ FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 class Pool(ctypes.Structure):
-    """`seam_pool`."""
+    """The struct `seam_pool`."""
 
     _fields_ = [("first", c_uint64), ("second", c_uint64)]
 

@@ -257,7 +257,7 @@ class Idle:
         address = allocate(self.device, size, self._handle)
         if not is_simulated():
             with _Primary(self.device) as call:
-                # The memory may come from other streams behind waits of this stream.
+                # The memory may come from other streams, for which this stream waits on the GPU.
                 call("cuStreamSynchronize", c_void_p(self._handle))
         return address
 

@@ -2,7 +2,7 @@
 allocator.
 
 PyTorch does not say which streams copy from or to such a tensor. The memory of dead tensors is therefore reused only
-after a wait for all devices, one wait for all tensors that died since the last one. If the program names the streams,
+after a wait for all devices, one wait for all tensors that died since the last wait. If the program names the streams,
 reuse waits for these streams alone.
 """
 

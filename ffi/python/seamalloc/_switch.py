@@ -67,7 +67,8 @@ def enable(
     DataLoader's). Such memory is split, merged and stitched instead of rounded up to powers of two.
     `pinned="memory_limit:8GiB"`, or a dict, gives options for page-locked memory alone. If the argument is None, the
     environment variable SEAMALLOC_PINNED applies. `pinned` needs PyTorch 2.9 or newer and does not work with the
-    pluggable interface. In both cases `seamalloc.pinned` can serve a part of a program instead.
+    pluggable interface. With an older PyTorch, or with the pluggable interface, `seamalloc.pinned` can serve a part of
+    a program instead.
 
     With `serve=True` other processes of this user, such as `seamalloc top`, can read the state of the allocators.
     `serve="name.sock"` sets the name of the socket. With `serve=True` child processes serve too. If the argument is

@@ -26,13 +26,13 @@ _tags: dict[tuple[int, str], Pool] = {}
 
 
 class _Notice(ctypes.Structure):
-    """`seam_sleep_notice`."""
+    """The struct `seam_sleep_notice`."""
 
     _fields_ = [("size", c_size_t), ("stage", c_uint32), ("tag", Pool), ("bytes", c_uint64)]
 
 
 class _PoolStats(ctypes.Structure):
-    """`seam_pool_stats`."""
+    """The struct `seam_pool_stats`."""
 
     _fields_ = [("size", c_size_t)] + [
         (name, c_uint64)

@@ -26,8 +26,8 @@ __all__ = ["check_guards", "explain", "findings", "watch"]
 def explain(address: int, device: Device = None) -> str:
     """Describes the live or freed allocation that contains an address or lies next to it: its size, streams and number.
     Returns "" if the allocation is unknown. If PyTorch records memory history
-    (`torch.cuda.memory._record_memory_history()`), the Python lines that allocated and freed the allocation follow. The
-    function also works after the use of an illegal address."""
+    (`torch.cuda.memory._record_memory_history()`), the text also has the Python lines that allocated and freed the
+    allocation. The function also works after the use of an illegal address."""
     number = current_device(device)
     if number not in plugged_devices():
         return ""
@@ -127,7 +127,7 @@ def watch() -> Iterator[None]:
 
     The context does not see kernels of other libraries, work of other threads, and waits that were made outside of it.
     Name the memory of other libraries' kernels by `Tensor.record_stream`. Backward runs in a thread of its own: enter
-    the context there, or run with `torch.autograd.set_multithreading_enabled(False)`."""
+    the context in that thread, or run with `torch.autograd.set_multithreading_enabled(False)`."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -5,9 +5,9 @@ seamalloc too, both share the same memory and limit.
 
 or, before Numba uses CUDA, `seamalloc.numba.enable(memory_limit="20GiB")`.
 
-Numba does not name the streams that use an array. So a new array has no pending use on any stream. A freed array is
-kept until the device has been idle once. The wait for an idle device comes after as many frees as Numba keeps
-(`NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT`, 10), or when another request needs the memory.
+Numba does not name the streams that use an array. So the memory of a new array has no pending use on any
+stream. A freed array is kept until the device has been idle once. The wait for an idle device comes after as many frees
+as Numba keeps (`NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT`, 10), or when another request needs the memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """seamalloc as vLLM's sleep mode: a `SleepModeBackend`, and the allocator of its tags `weights` and `kv_cache`.
 
-    import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker: SEAMALLOC_CONF and `seamalloc run` do that
+    import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend seamalloc
 
-vLLM finds the backend by the entry point `vllm.general_plugins`; without it, call `seamalloc.vllm.register()` before the engine is made.
-A tag contains all memory that is allocated in vLLM's context of the tag. Later requests of the tag reuse its free memory, stitched.
+SEAMALLOC_CONF and `seamalloc run` enable seamalloc in each worker. vLLM finds the backend by the entry point
+`vllm.general_plugins`; without the entry point, call `seamalloc.vllm.register()` before the engine is made. A tag
+contains all memory that is allocated in vLLM's context of the tag. Later requests of the tag reuse and stitch its free
+memory.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def _make() -> Any:
         """A backend that lets tags sleep. Addresses stay, and with them graphs, compiled kernels and communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """Lets all tags sleep: level 1 keeps the weights in host memory, 2 nothing. On an error all are awake."""
+            """Lets all tags sleep: level 1 keeps the weights in host memory, level 2 keeps no contents. On an error
+            all tags are awake."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"
 

@@ -1,13 +1,13 @@
 //! Bytes that guard mode writes and later checks: canaries around live memory, and poison in freed memory.
 //!
-//! Owns: the filled bytes, their value, and the mistake that a change of them shows.
+//! Owns: the filled bytes, their value, and the mistake that a changed byte shows.
 
 use super::records::Record;
 use crate::driver::{Driver, DriverResult};
 use crate::ids::StreamId;
 use crate::report::guard::{Explanation, Finding, GuardedAllocation, Place};
 
-/// The value of the bytes before and behind an allocation.
+/// The value of the bytes before and after an allocation.
 const CANARY: u8 = 0xc5;
 /// The value of the bytes of freed memory: NaN as a floating-point number of any width, -1 as an integer.
 const POISON: u8 = 0xff;
@@ -18,7 +18,7 @@ const CANARY_BEFORE: u64 = 4096;
 const LOOKED_AT_WHOLE: u64 = 64 << 10;
 const LOOKED_AT_EACH_END: u64 = 4 << 10;
 
-/// Fills the bytes before and behind an allocation.
+/// Fills the bytes before and after an allocation.
 pub(super) fn fill_canary(
     driver: &dyn Driver,
     allocation: &GuardedAllocation,
@@ -29,7 +29,7 @@ pub(super) fn fill_canary(
     ranges.into_iter().filter(|(_, size)| *size > 0).try_for_each(|(at, size)| driver.fill(at, size, CANARY, stream))
 }
 
-/// Fills freed memory, behind the work of its stream.
+/// Fills freed memory, after the work of its stream.
 pub(super) fn fill_poison(driver: &dyn Driver, allocation: &GuardedAllocation, stream: StreamId) -> DriverResult<()> {
     driver.fill(allocation.address, allocation.size, POISON, stream)
 }
@@ -66,7 +66,7 @@ pub(super) fn check_poison(driver: &dyn Driver, allocation: GuardedAllocation) -
     Ok(None)
 }
 
-/// Returns the filled ranges before and behind an allocation, as addresses and sizes. A size may be 0.
+/// Returns the filled ranges before and after an allocation, as addresses and sizes. A size may be 0.
 fn canaries(allocation: &GuardedAllocation, slack: u64) -> [(u64, u64); 2] {
     let GuardedAllocation { address, size, rounded, .. } = *allocation;
     let before = slack.min(CANARY_BEFORE);

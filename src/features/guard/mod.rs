@@ -138,7 +138,7 @@ impl Guard {
     }
 
     /// Returns the streams that may still use an allocation at its free, other than its own stream and the streams in
-    /// `named`. Reports a finding for each of them.
+    /// `named`. Reports a finding for each of these streams.
     pub(crate) fn missing_record_stream(
         &mut self,
         driver: &dyn Driver,

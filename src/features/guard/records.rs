@@ -144,8 +144,8 @@ impl Records {
         self.freed.remove(&address);
     }
 
-    /// Returns the allocation to which an address belongs: an allocation that contains it, live ones first, or else the
-    /// one with the nearest edge.
+    /// Returns the allocation to which an address belongs: an allocation that contains the address, a live one if
+    /// possible, or else the allocation with the nearest edge.
     pub(super) fn explain(&self, address: u64) -> Option<Explanation> {
         let around = |of: &BTreeMap<u64, Record>| {
             let before = of.range(..=address).next_back().map(|(_, record)| record.clone());

@@ -3,7 +3,7 @@
 //! Owns: the numbers of the uses on each stream, the events that tell whether a use has ended, and the vector clocks
 //! that tell whether a stream waits for a use.
 //!
-//! The uses of a stream are numbered 1, 2, 3, …. An event is recorded behind each use. A use has ended when its event,
+//! The uses of a stream are numbered 1, 2, 3, …. An event is recorded after each use. A use has ended when its event,
 //! or a later event of the stream, is complete. The clock of a stream holds, for every other stream, the last use that
 //! precedes the next work of the clock's stream.
 
@@ -30,7 +30,7 @@ type Clock = FxHashMap<StreamId, u64>;
 struct Stream {
     /// The number of uses so far.
     made: u64,
-    /// All uses up to this one have ended.
+    /// All uses up to this number have ended.
     passed: u64,
     /// The uses that have not been seen to end, oldest first.
     outstanding: VecDeque<(u64, EventId)>,
@@ -56,7 +56,8 @@ impl StreamUses {
         let reused = if is_full { stream.outstanding.pop_back().map(|(_, event)| event) } else { self.idle.pop() };
         let event = reused.map_or_else(|| driver.event_create(), Ok)?;
         if let Err(error) = driver.event_record(event, id) {
-            // The event does not mark that use any more, so the use ends with the next one.
+            // A reused event does not mark its earlier use any more, so the earlier use counts as ended with the next
+            // use.
             self.idle.push(event);
             return Err(error);
         }

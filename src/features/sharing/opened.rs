@@ -1,4 +1,4 @@
-//! Memory of other processes that is open in this one.
+//! Memory of other processes that is open in this process.
 //!
 //! Owns: the opened ranges, and the calls that map them and give them back. The memory does not belong to the
 //! allocator: such memory is not counted as reserved or allocated, and serves no request.
@@ -88,7 +88,7 @@ impl OpenedRange {
         Ok(Self { handles: with_room(chunks)?, ..Self::default() })
     }
 
-    /// Maps every chunk, one behind the other. If a call fails, [`Self::undo`] undoes the calls made so far.
+    /// Maps every chunk, at contiguous addresses. If a call fails, [`Self::undo`] undoes the calls made so far.
     pub(crate) fn map(
         &mut self,
         driver: &dyn Driver,

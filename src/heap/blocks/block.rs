@@ -152,7 +152,7 @@ impl Block {
         self.freeing != Freeing::AtOnce
     }
 
-    /// Returns the address of the first byte behind the block.
+    /// Returns the address of the first byte after the block.
     pub(crate) fn end(&self) -> u64 {
         self.address + self.size
     }
@@ -259,7 +259,7 @@ impl BlockTable {
         self.slots.iter_mut().filter(|block| block.state != State::Vacant)
     }
 
-    /// Puts `id` behind `before` in the order of the segment.
+    /// Puts `id` directly after `before` in the order of the segment.
     pub(super) fn link_after(&mut self, before: BlockId, id: BlockId) {
         let after = self[before].next;
         self[id].prev = before;

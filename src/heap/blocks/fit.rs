@@ -40,7 +40,7 @@ impl Blocks {
     }
 }
 
-/// Returns the bytes that a free block could serve if the unmapped space behind the block were mapped.
+/// Returns the bytes that a free block could serve if the unmapped space after the block were mapped.
 fn room(blocks: &BlockTable, id: BlockId) -> u64 {
     let block = &blocks[id];
     let next = &blocks[block.next];

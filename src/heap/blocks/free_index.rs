@@ -1,4 +1,4 @@
-//! The free blocks of one pool, found by size: exact best fit, the lowest of equal size.
+//! The free blocks of one pool, found by size: exact best fit, at the lowest address among blocks of equal size.
 //!
 //! Owns: the order of free blocks. The index links blocks through `left` and `right` of the [`BlockTable`], so that no
 //! operation allocates.
@@ -152,7 +152,8 @@ impl FreeIndex {
         self.at_or_after(table, (size, address)) == id
     }
 
-    /// Returns the smallest block of at least `size` bytes, the lowest of equal size, or [`BlockId::NONE`].
+    /// Returns the smallest block of at least `size` bytes, at the lowest address among equal blocks, or
+    /// [`BlockId::NONE`].
     pub(super) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
         self.at_or_after(table, (size, 0))
     }
@@ -190,7 +191,7 @@ impl FreeIndex {
         size: u64,
         mut visit: impl FnMut(BlockId) -> Grown<()>,
     ) -> Grown<()> {
-        // The ancestors of the present block that follow the block in the order.
+        // The ancestors of the present block that come after the block in the order of size and address.
         let mut above = Vec::new();
         let mut bin = bin_of(size);
         loop {
@@ -236,7 +237,7 @@ impl FreeIndex {
         at
     }
 
-    /// Returns the first bin behind `bin` that holds a block.
+    /// Returns the first bin after `bin` that holds a block.
     fn next_occupied(&self, bin: usize) -> Option<usize> {
         let word = bin / 64;
         let rest = self.occupied[word] & (!0u64 << (bin % 64) << 1);
@@ -317,7 +318,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a sorted set: both give the same answers after any sequence of inserts and removes.
+        /// Compares the index with a sorted set: both give the same answers after any sequence of inserts and removes.
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
             let mut table = BlockTable::new().unwrap();

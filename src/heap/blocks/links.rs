@@ -34,7 +34,7 @@ impl Blocks {
         self.table.remove(next);
     }
 
-    /// Adds a block right behind `id`.
+    /// Adds a block directly after `id`.
     #[inline]
     pub(in crate::heap) fn insert_after(&mut self, id: BlockId, block: Block) -> Result<BlockId> {
         let new = self.table.insert(block)?;
@@ -70,7 +70,7 @@ impl Blocks {
     }
 
     /// Cuts a span out of a block as a block of its own. Two slots were reserved for the cut. The parts before and
-    /// behind the span are passed to `rest`.
+    /// after the span are passed to `rest`.
     pub(in crate::heap) fn cut(
         &mut self,
         id: BlockId,

@@ -10,7 +10,7 @@ use crate::ids::{Class, PoolIndex, ViewId};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FitRules {
     /// Whether the size of a block at the growing edge of an expandable segment counts with the unmapped addresses
-    /// behind the block.
+    /// after the block.
     pub(crate) growing_edge: bool,
     /// Requests smaller than this size may not take a block of at least this size. Larger requests take such a block
     /// whole.
@@ -66,7 +66,7 @@ pub(crate) struct Request {
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,
-    /// The view behind whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if the bytes may lie
+    /// The view after whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if the bytes may lie
     /// anywhere.
     pub(crate) extends: ViewId,
 }

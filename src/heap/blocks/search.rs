@@ -9,8 +9,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 
 impl Blocks {
-    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equal size, or
-    /// [`BlockId::NONE`].
+    /// Returns the smallest free block of a pool with at least `size` bytes, at the lowest address among equal blocks,
+    /// or [`BlockId::NONE`].
     pub(in crate::heap) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
         self.free[pool.slot()].best_fit(&self.table, size)
     }

@@ -77,7 +77,7 @@ impl Starts {
         }
     }
 
-    /// Notes that the block at `address` was merged into the block before it. `next` is the block behind the merged
+    /// Notes that the block at `address` was merged into the block before it. `next` is the block after the merged
     /// block.
     #[inline]
     pub(super) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {

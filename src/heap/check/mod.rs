@@ -61,7 +61,7 @@ impl Heap {
         }
     }
 
-    /// The blocks of a segment lie one behind the other from the segment's first byte to its last byte. Each block
+    /// The blocks of a segment lie at contiguous addresses from the segment's first byte to its last byte. Each block
     /// keeps the rules of a block.
     fn blocks_tile_their_segment(&self, index: usize, segment: &Segment, found: &mut Found) -> Checked {
         let mut at = segment.span.start;
@@ -106,7 +106,7 @@ impl Heap {
     }
 
     /// The chunks of a view, each of which occurs once, and the holes between them make up the view's size. The parts
-    /// of a growing view lie at its start, one behind the other.
+    /// of a growing view lie at its start, at contiguous addresses.
     fn views_are_their_chunks(&self) -> Checked {
         for (id, view) in self.home.views().iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some())
         {

@@ -100,8 +100,8 @@ impl Heap {
         None
     }
 
-    /// Returns a free block of a pool that was never handed out, lies behind a block of `size` bytes, and is larger
-    /// than `size`. Such a block is the rest of a segment that is cut into blocks of `size` bytes.
+    /// Returns a free block of a pool that was never handed out, lies directly after a block of `size` bytes, and is
+    /// larger than `size`. Such a block is the rest of a segment that is cut into blocks of `size` bytes.
     pub(crate) fn uncut_rest(&self, pool: PoolIndex, size: u64) -> Result<Option<BlockId>> {
         let mut found = None;
         self.visit_free(pool, size + 1, |id| {
@@ -114,7 +114,7 @@ impl Heap {
         Ok(found)
     }
 
-    /// Cuts a block into at most `most` blocks of `size` bytes. The block must be in no index. The rest stays behind
+    /// Cuts a block into at most `most` blocks of `size` bytes. The block must be in no index. The rest stays after
     /// these blocks as one block. Fewer blocks are cut if this rest would otherwise have a size to which the layout
     /// rounds requests, or if the host has no memory to note another block. Returns the first block. The others are
     /// free.

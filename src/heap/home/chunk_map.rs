@@ -77,7 +77,7 @@ pub(crate) struct ChunkMap {
     /// One bit for each granule: 1 if the granule belongs to a chunk that is not mapped at home.
     bare: Vec<u64>,
     bare_chunks: usize,
-    /// The address from which on all slabs for small blocks lie. If home is scattered, large chunks lie behind this
+    /// The address from which on all slabs for small blocks lie. If home is scattered, large chunks lie beyond this
     /// address too.
     slabs_from: u64,
     /// The fingerprint of the places of all chunks.
@@ -311,7 +311,7 @@ impl ChunkMap {
 mod tests {
     use super::*;
 
-    /// Makes a home of 1 GiB with chunks of these numbers of granules, one behind the other.
+    /// Makes a home of 1 GiB with chunks of these numbers of granules, at contiguous addresses.
     fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
         const START: u64 = 7 << 30;
         let mut home = ChunkMap::of_size(1 << 30).unwrap().placed(Span::new(START, 1 << 30), SegmentId(0));

@@ -1,7 +1,7 @@
 //! Exchange of a chunk for several other chunks at the same addresses.
 //!
-//! Owns: the heap's records of an exchange. Blocks and views keep their addresses. Only the chunks behind the addresses
-//! change. `backing` makes the calls.
+//! Owns: the heap's records of an exchange. Blocks and views keep their addresses. Only the chunks that are mapped at
+//! these addresses change. `backing` makes the calls.
 
 use super::chunk_map::Chunk;
 use crate::error::{Error, Result};

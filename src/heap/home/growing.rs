@@ -1,6 +1,7 @@
-//! Views that grow for one allocation. Parts are handed out one behind the other, and are freed from the last part on.
+//! Views that grow for one allocation. Parts are handed out at contiguous addresses, and are freed from the last part
+//! on.
 //!
-//! Owns: how far such a view is handed out, and which chunks are still mapped behind the parts. Each part is a live
+//! Owns: how far such a view is handed out, and which chunks are still mapped after the parts. Each part is a live
 //! block of its own, of whole chunks, so that all rules of stitched blocks hold for a part. `backing` makes the calls.
 //!
 //! ```text
@@ -19,10 +20,10 @@ use crate::ids::{BlockId, ChunkId, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// The free chunks that are mapped behind the parts of a growing view.
+/// The free chunks that are mapped after the parts of a growing view.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The first chunks behind the parts that serve the request where they are mapped.
+    /// The first chunks after the parts that can serve the request without being mapped again.
     pub(crate) kept: Vec<ChunkId>,
     /// The bytes of the kept chunks.
     pub(crate) bytes: u64,
@@ -101,8 +102,8 @@ impl Heap {
         view.is_some_and(|view| view.users > view.growing.map_or(0, |extent| extent.parts))
     }
 
-    /// Returns the chunks mapped behind the parts of a view. For a request of `size` bytes of a pool, the first of
-    /// these chunks are kept in place, up to the first chunk that is not free for the pool.
+    /// Returns the chunks mapped after the parts of a view. For a request of `size` bytes of a pool, the first of these
+    /// chunks are kept in place, up to the first chunk that is not free for the pool.
     pub(crate) fn tail(&self, id: ViewId, size: u64, pool: PoolIndex) -> Result<Tail> {
         const BROKEN: Error = Error::Internal("a view that grows is gone");
         let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id)).ok_or(BROKEN)?;
@@ -124,8 +125,8 @@ impl Heap {
         Ok(tail)
     }
 
-    /// Returns the mapped spans behind the first `before` chunks of a view, the last span first, each with the number
-    /// of chunks before the span. The spans are offsets in the view.
+    /// Returns the mapped spans after the first `before` chunks of a view, the last span first, each with the number of
+    /// chunks before the span. The spans are offsets in the view.
     pub(crate) fn mapped_behind(&self, id: ViewId, before: usize) -> Result<Vec<(usize, Span)>> {
         let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(id)) else { return Ok(Vec::new()) };
         let mut runs: Vec<(usize, Span)> = Vec::new();
@@ -146,14 +147,14 @@ impl Heap {
         Ok(runs)
     }
 
-    /// Notes that no chunk is mapped any more behind the first `chunks` chunks of a view, which have `size` bytes.
+    /// Notes that no chunk is mapped any more after the first `chunks` chunks of a view, which have `size` bytes.
     pub(crate) fn cut_tail(&mut self, id: ViewId, chunks: usize, size: u64) {
         let before = self.home.views.mappings();
         self.home.views.truncate(id, chunks, size);
         self.journal.mappings_removed((before - self.home.views.mappings()) as u64);
     }
 
-    /// Makes room to map these chunks behind the chunks of a view, and to hand them out, with the `kept` chunks, as a
+    /// Makes room to map these chunks after the chunks of a view, and to hand them out, with the `kept` chunks, as a
     /// part of a pool.
     pub(crate) fn reserve_part(
         &mut self,
@@ -174,14 +175,14 @@ impl Heap {
         chunks.map(|chunk| 1 + self.blocks_over(chunk.span()).count()).sum()
     }
 
-    /// Notes that chunks of `bytes` bytes together were mapped behind the chunks of a view.
+    /// Notes that chunks of `bytes` bytes together were mapped after the chunks of a view.
     pub(crate) fn map_behind(&mut self, id: ViewId, chunks: &[ChunkId], bytes: u64) {
         self.home.views.append(id, chunks.iter().copied(), bytes);
         self.journal.mappings_added(chunks.len() as u64);
     }
 
-    /// Makes two live blocks of a part. The second block begins `at` bytes behind the first, at the end of a chunk.
-    /// Returns the second block. Observers are told of a free of the part and of two allocations.
+    /// Makes two live blocks of a part. The second block begins `at` bytes after the start of the first, at the end of
+    /// a chunk. Returns the second block. Observers are told of a free of the part and of two allocations.
     ///
     /// # Errors
     /// The host has no memory for the second block. Nothing has changed.
@@ -235,7 +236,7 @@ impl Heap {
         before.some().zip(piece.some())
     }
 
-    /// Returns the offset in a view of the first end of a chunk at or behind `size` bytes, or `None` if the view is
+    /// Returns the offset in a view of the first end of a chunk at or after `size` bytes, or `None` if the view is
     /// shorter than `size`.
     pub(crate) fn chunk_end(&self, id: ViewId, size: u64) -> Option<u64> {
         let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id))?;

@@ -4,7 +4,7 @@
 //! reservation   | no memory | slack         | block         | no memory |
 //!                2 MiB        whole units of 2 MiB           2 MiB
 //! ```
-//! A block ends where its memory ends, so that an access behind the block is an illegal address. The slack before the
+//! A block ends where its memory ends, so that an access beyond the block is an illegal address. The slack before the
 //! block serves no request.
 //!
 //! Owns: the segments of guarded blocks, and the freed blocks whose memory is to be unmapped. `guard/` decides when the

@@ -5,15 +5,15 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | table | the tables of all that follows |
+//! | table | the tables that the files below change |
 //! | chunk_map | the chunks, and which of them are mapped at their places |
-//! | view, views | ranges in which chunks are mapped one behind the other |
+//! | view, views | ranges in which chunks are mapped at contiguous addresses |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | stitched | blocks that are handed out through views: their pieces and slabs |
 //! | placing | cutting and joining of blocks by the heap's layout |
-//! | baselines | what only the allocators of the literature do to blocks |
+//! | baselines | cuts of blocks that only the allocators of the literature make |
 //! | growing | parts of a view that grows for one allocation |
-//! | exchange | a chunk becomes several, at the same addresses |
+//! | exchange | a chunk becomes several chunks, at the same addresses |
 //! | sleep, saved, bulk_copy | chunks of private pools that sleep, and their saved contents |
 //! | spill, spilled, spilling, host_stock | spilled chunks, and which chunks may be spilled |
 //! | guarded | blocks with memory of their own, for guard mode |

@@ -17,7 +17,7 @@ pub(crate) struct PhysicalSpan {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Physical {
-    /// The handles of memory that is mapped one behind the other, with the bytes of each handle.
+    /// The handles of memory that is mapped at contiguous addresses, with the bytes of each handle.
     Handles(Vec<(Handle, u64)>),
     /// Memory of the driver's `malloc`, given by its address.
     Plain(u64),
@@ -71,8 +71,8 @@ impl Heap {
     }
 }
 
-/// Returns the handles that `[start, end)` touches. The parts lie one behind the other from `address` on. Parts without
-/// a handle must lie outside of `[start, end)`.
+/// Returns the handles that `[start, end)` touches. The parts lie at contiguous addresses from `address` on. Parts
+/// without a handle must lie outside of `[start, end)`.
 fn touched(
     mut address: u64,
     parts: impl Iterator<Item = (Option<Handle>, u64)>,

@@ -28,7 +28,7 @@ impl Heap {
         }
     }
 
-    /// Frees the front of a block that is in no index, by [`Placement::ByGranule`]. Returns the block behind the front.
+    /// Frees the front of a block that is in no index, by [`Placement::ByGranule`]. Returns the block after the front.
     #[cold]
     pub(super) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
         let block = self.blocks[id];
@@ -67,14 +67,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns whether a block and all blocks behind it in its segment are free and of one pool.
+    /// Returns whether a block and all blocks after it in its segment are free and of one pool.
     fn is_all_free(&self, head: BlockId) -> bool {
         let pool = self.blocks[head].pool;
         let mut chain = std::iter::successors(head.some(), |id| self.blocks[*id].next.some());
         chain.all(|id| self.blocks[id].state == State::Free && self.blocks[id].pool == pool)
     }
 
-    /// Joins a block and all blocks behind it in its segment, which are free.
+    /// Joins a block and all blocks after it in its segment, which are free.
     fn join(&mut self, head: BlockId) {
         let class = self.blocks[head].pool.class();
         let mut blocks = 1;
@@ -101,13 +101,13 @@ impl Heap {
     }
 }
 
-/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay
-/// whole. A part of a granule serves views only at their ends, and no chunk can be split inside a granule.
+/// Returns how many bytes of a free span stay free before a request, so that as many granules as possible stay whole. A
+/// part of a granule serves views only at their ends, and no chunk can be split inside a granule.
 /// ```text
 /// granules          |      |      |      |      |
 /// 2, odd start         ...............####[####]       ends at a border: at the end
 /// 2, odd start         ....[####|####]............     else from the first border on
-/// 1.5, odd end      |..............[####|##]           between two borders that it needs not, so at the odd end
+/// 1.5, odd end      |..............[####|##]           at the odd end: no other granule becomes partial
 /// ```
 fn front_of(free: Span, size: u64) -> u64 {
     let is_odd = |at: u64| !at.is_multiple_of(GRANULE);

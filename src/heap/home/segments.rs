@@ -224,7 +224,7 @@ impl Heap {
         new
     }
 
-    /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
+    /// Notes that a part of a free block lost its memory. The parts before and after it stay free. Two slots were
     /// reserved for these parts.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let range = self.take_memory(id, span, slots);
@@ -297,7 +297,7 @@ impl Heap {
         }
     }
 
-    /// Notes that a unit's handle was released. The driver takes the memory back with its last mapping.
+    /// Notes that a unit's handle was released. The driver takes the memory back when its last mapping is removed.
     pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
         if let Some(Backing::Expandable { units, .. }) =
             self.home.segment_mut(segment).map(|segment| &mut segment.backing)

@@ -90,7 +90,7 @@ impl Heap {
         None
     }
 
-    /// Returns the spans of home behind the first `size` bytes of a window of a view.
+    /// Returns the spans of home that are mapped in the first `size` bytes of a window of a view.
     pub(crate) fn spans_of(&self, window: Window, size: u64) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(window.view)) else { return Ok(spans) };
@@ -115,7 +115,7 @@ impl Heap {
         Ok(self.home.views.reserve_holes(view, more)?)
     }
 
-    /// Adds a view that was built. The view's chunks are mapped one behind the other.
+    /// Adds a view that was built. The view's chunks are mapped at contiguous addresses.
     pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
         let mappings = self.home.views.mappings();
         let view = self.home.views.add(span.start, span.size, new);
@@ -142,8 +142,8 @@ impl Heap {
         Ok(id)
     }
 
-    /// Notes that a chunk was unmapped from a view. `index` is the chunk's number in the view, and `hole` its bytes
-    /// there. The view serves no more requests.
+    /// Notes that a chunk was unmapped from a view. `index` is the chunk's number in the view, and `hole` the chunk's
+    /// bytes in the view. The view serves no more requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
         self.home.views.cut(view, index, hole);
         self.journal.mappings_removed(1);

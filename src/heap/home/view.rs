@@ -1,4 +1,4 @@
-//! A view: chunks mapped one behind the other, and their record.
+//! A view: chunks mapped at contiguous addresses, and their record.
 //!
 //! Owns: the values of a view, and how much of each bounded quantity a view takes. `views.rs` has the table of views.
 
@@ -22,13 +22,14 @@ impl PlanHash {
     }
 }
 
-/// A range of addresses in which chunks are mapped one behind the other.
+/// A range of addresses in which chunks are mapped at contiguous addresses.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) address: u64,
     /// The bytes from the address on in which chunks are mapped, or were mapped before.
     pub(crate) size: u64,
-    /// The bytes of address space from the address on. A view that was made to grow has more of these than its size.
+    /// The bytes of address space from the address on. A view that was made to grow has more addresses than mapped
+    /// bytes.
     pub(crate) addresses: u64,
     /// How much of the view is handed out; `None` if the view does not grow.
     pub(crate) growing: Option<Extent>,
@@ -89,7 +90,7 @@ impl View {
     }
 }
 
-/// How much of a view that grows is handed out. The parts lie one behind the other, from the view's first byte on.
+/// How much of a view that grows is handed out. The parts lie at contiguous addresses, from the view's first byte on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// The bytes of all parts together.

@@ -1,4 +1,4 @@
-//! Views: address ranges in which chunks that are not neighbours at home are mapped one behind the other.
+//! Views: address ranges in which chunks that are not neighbours at home are mapped at contiguous addresses.
 //!
 //! Owns: which views exist, and which views are tried first for a request. A view holds no memory, only mappings. A
 //! view stays when its block is freed, so that the same request finds the view again without a driver call.
@@ -247,12 +247,12 @@ impl Views {
         }
     }
 
-    /// Makes room for `more` chunks behind the chunks of a view.
+    /// Makes room for `more` chunks after the chunks of a view.
     pub(super) fn reserve_chunks(&mut self, id: ViewId, more: usize) -> Grown<()> {
         self.get_mut(id).map_or(Ok(()), |view| view.chunks.try_reserve(more))
     }
 
-    /// Notes that chunks of `bytes` bytes together are mapped behind the chunks of a view. The list has room for the
+    /// Notes that chunks of `bytes` bytes together are mapped after the chunks of a view. The list has room for the
     /// chunks.
     pub(in crate::heap) fn append(&mut self, id: ViewId, chunks: impl Iterator<Item = ChunkId>, bytes: u64) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };

@@ -7,10 +7,10 @@
 //! word 0   address, a multiple of 16            | what it was (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
-//! Chunks that sleep and chunks that wake share one kind. Their sizes are even, and the lowest bit tells the two apart.
-//! A hit writes one entry from values in registers, reads no clock, and looks up no stream. An operation that calls the
-//! driver writes the time into an entry of its own. The few operations that give a pool to another stream write the
-//! pool's previous stream into an entry of its own.
+//! Chunks that fall asleep and chunks that wake share one kind. Their sizes are even, and the lowest bit is set for a
+//! chunk that wakes. A hit writes one entry from values in registers, reads no clock, and looks up no stream. An
+//! operation that calls the driver writes the time into an entry of its own. The few operations that give a pool to
+//! another stream write the pool's previous stream into an entry of its own.
 
 use crate::error::Result;
 use crate::fallible::with_room;
@@ -22,7 +22,7 @@ use crate::span::Span;
 /// ring. A recorder that is off has one step: writing an entry takes no longer than checking whether the recorder is
 /// on.
 const STEP: usize = 256;
-/// The place of the next entry while an observer listens. This place is behind the end of the ring, so that each entry
+/// The place of the next entry while an observer listens. This place is beyond the end of the ring, so that each entry
 /// takes the slow path, which tells the observer.
 const CLOSED: usize = usize::MAX;
 
@@ -175,7 +175,7 @@ pub(super) enum Mark {
 /// The last operations of a heap.
 pub(crate) struct FlightRecorder {
     entries: Vec<Entry>,
-    /// The place of the next entry. The place is behind the end of the ring if the entry has to take the slow path.
+    /// The place of the next entry. The place is beyond the end of the ring if the entry has to take the slow path.
     at: usize,
     /// The place of the next entry while an observer listens and `at` is [`CLOSED`].
     parked: usize,

@@ -5,7 +5,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | allocations, memory | events of blocks, and of the memory behind them |
+//! | allocations, memory | events of blocks, and of their memory |
 //! | work | waits, refusals, spills and splits, as the layers above report them |
 //! | tell | who hears of an event |
 //! | counters | the counters behind the statistics |

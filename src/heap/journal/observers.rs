@@ -1,6 +1,7 @@
 //! The observers of an allocator, and how each observer is told of an event.
 //!
-//! Owns: the list of observers, and the rule that an observer that panics gets no more events, while the others do.
+//! Owns: the list of observers, and the rule that an observer that panics gets no more events, while the other
+//! observers do.
 
 use crate::error::Result;
 use crate::report::observer::{Event, Observer, ObserverId};

@@ -64,12 +64,12 @@ impl Journal {
         std::mem::take(&mut self.counters.newest_wait)
     }
 
-    /// Counts free memory of another stream that was taken behind a wait on the GPU.
+    /// Counts free memory of another stream that was taken after a wait on the GPU.
     pub(crate) fn took_behind_wait(&mut self, bytes: u64) {
         self.counters.waits.bytes += bytes;
     }
 
-    /// Counts a pending block that was taken behind waits on the GPU for the streams that use the block.
+    /// Counts a pending block that was taken after waits on the GPU for the streams that use the block.
     pub(crate) fn took_recorded_behind_wait(&mut self, bytes: u64) {
         self.counters.waits.recorded_bytes += bytes;
     }

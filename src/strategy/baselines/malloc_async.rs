@@ -10,22 +10,22 @@
 //! |---|---|
 //! | the pool never gives back by itself (`UINT64_MAX`), and the three policies of reuse are on | PyTorch, `lazy_init_device` |
 //! | a block is freed on its own stream | PyTorch, `free_impl`; Paddle, `CUDAMallocAsyncAllocation::Free` |
-//! | if other streams used it, a stream for frees waits for an event of each, and it is freed there | the same, and `sync_raw`, `sync_streams` |
-//! | above a part of the device, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
+//! | if other streams used the block, a stream for frees waits for an event of each, and the block is freed on that stream | the same, and `sync_raw`, `sync_streams` |
+//! | above a ratio of the device's memory, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
 //! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
-//! | allocated in a capture, freed outside: with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
-//! | allocated outside, freed in a capture: after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
-//! | both outside: at once; while another stream is captured, after that | both, case 4; the rest by measurement |
+//! | allocated in a capture, freed outside: freed with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
+//! | allocated outside, freed in a capture: freed after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
+//! | allocated and freed outside: freed at once, or after the capture if another stream is being captured | both, case 4; the rest by measurement |
 //!
-//! The strategy differs from both in these points:
+//! The strategy differs from both PyTorch and Paddle in these points:
 //! - The allocator has a pool of its own instead of the device's default pool, so that the pool's figures are the
 //!   allocator's alone.
 //! - Captures make no allocation nodes in graphs. A captured request gets memory of its private pool, as in every
 //!   strategy, so the driver's rules for such nodes do not apply.
 //! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for
 //!   frees since the last wait. As in Paddle, the sum counts such memory twice.
-//! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and
-//!   tries once more, as in the other strategies.
+//! - PyTorch and Paddle refuse a request that the driver refuses. Here a shortage waits for the device, gives free
+//!   memory back, and tries once more, as in the other strategies.
 //! - PyTorch's limit counts allocated memory. Here limits count the pool's memory, as in every strategy. If the pool
 //!   might grow beyond a limit, a request is tried if free memory might serve it, and undone if the pool has grown.
 

@@ -41,7 +41,7 @@ impl Range {
         self.from - self.start
     }
 
-    /// Returns the bytes of the range behind its last whole chunk.
+    /// Returns the bytes of the range after its last whole chunk.
     fn tail(&self) -> u64 {
         self.end - self.to
     }
@@ -191,7 +191,8 @@ impl<'a> Composition<'a> {
     }
 }
 
-/// Returns a block and the blocks behind it, each with the value that `open` returns for it, up to the first `None`.
+/// Returns a block and the blocks after it in its segment, each with the value that `open` returns for it, up to the
+/// first `None`.
 pub(super) fn run<T>(
     heap: &Heap,
     first: BlockId,

@@ -1,6 +1,6 @@
 //! The next part of an allocation that grows in place.
 //!
-//! Owns: the choice of the part's memory: chunks that are still mapped behind the last part, then free chunks from
+//! Owns: the choice of the part's memory: chunks that are still mapped after the last part, then free chunks from
 //! anywhere, and new memory for the missing bytes.
 
 use super::whole::whole_chunks;

@@ -80,8 +80,8 @@ impl Growth {
         Ok(())
     }
 
-    /// Gives home one more range of addresses if no gap holds the missing bytes. If all gaps together hold them, a view
-    /// can join memory in the gaps; but it takes as many addresses as a new range for the whole request.
+    /// Gives home one more range of addresses if no gap holds the missing bytes. If all gaps together hold these bytes,
+    /// a view can join memory in the gaps; but the view takes as many addresses as a new range for the whole request.
     fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
         let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
@@ -119,10 +119,10 @@ pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, adde
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
 
-/// Returns where home grows by `size` bytes for a pool while streams share no memory: behind memory of the pool.
-/// Otherwise streams that grow in turns would get small pieces between those of others, and every large request would
-/// need several pieces. The first memory of a stream lies behind memory of no stream, or else in the middle of the
-/// largest gap, so that each stream has room behind its memory.
+/// Returns where home grows by `size` bytes for a pool while streams share no memory: directly after memory of the
+/// pool. Otherwise streams that grow in turns would get small pieces between pieces of other streams, and every large
+/// request would need several pieces. The first memory of a stream lies directly after memory of no stream, or else in
+/// the middle of the largest gap, so that each stream has room to grow after its memory.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;

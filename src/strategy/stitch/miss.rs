@@ -21,7 +21,7 @@ use crate::streams::Until;
 const MAX_GROWTHS: u32 = 8;
 
 /// The number of waits that ask for exactly the missing bytes. The memory that a wait gets may lie in parts of chunks
-/// that no view can join. After these waits, each wait asks for twice as much as the one before. Otherwise the request
+/// that no view can join. After these waits, each wait asks for twice as much as the last one. Otherwise the request
 /// would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
@@ -82,13 +82,14 @@ impl Stitch {
         context.carve_slab(id, slab, request.pool)
     }
 
-    /// Serves a large request from free memory, from freed memory that the GPU may still use (behind waits), and from
-    /// new memory.
+    /// Serves a large request from free memory, from freed memory that the GPU may still use (after waits on the GPU),
+    /// and from new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         // Gathering comes before views, since memory that merges needs no view. An event costs a hundredth of a
         // mapping.
         context.gather(request)?;
-        // Slabs come after memory behind waits. A small request waits for no other stream, and would need new slabs.
+        // Views take slabs only after memory that needs waits: a small request waits for no other stream, so it would
+        // need a new slab.
         self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
@@ -105,7 +106,8 @@ impl Stitch {
         Ok(block)
     }
 
-    /// Serves a large request from free memory, and from freed memory that the GPU may still use, behind waits.
+    /// Serves a large request from free memory, and, after waits on the GPU, from freed memory that the GPU may still
+    /// use.
     fn stitch_behind_waits(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let mut missing = match self.join(context, request)? {
             Joined::Missing(missing) => missing,
@@ -134,7 +136,7 @@ impl Stitch {
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one range, and
-    /// a view can use only one end of it. A few bytes more may then be missing than before.
+    /// a view can use only one end of the joined range. A few bytes more may then be missing than before.
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
-//!        ^^^^^^^                  a request for six: the stream waits for b's event, and takes these; no view over a, a
+//!        ^^^^^^^                  a request for six: the stream waits for b's event and takes these; no view over a, a
 //! ```
 
 use super::at_home::at_home;
@@ -24,8 +24,8 @@ use crate::streams::most_of_a_range;
 /// (docs/decisions/0042).
 const MAX_VIEWS: usize = 300;
 
-/// Takes a block that includes free memory of other streams, behind waits for events recorded up to operation `until`.
-/// Returns `None` if a view would have to be built, or memory would have to grow.
+/// Takes a block that includes free memory of other streams, after waits on the GPU for events recorded up to operation
+/// `until`. Returns `None` if a view would have to be built, or memory would have to grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<BlockId>> {
     // A request that extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
     if request.extends.is_some() || !context.may_wait_for_others(request)? {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! home   |aa....bbb...|     free bytes inside of the chunk serve no view but at its ends
-//! home   |aa|...|bbb..|     now the three in the middle serve any
+//! home   |aa|...|bbb..|     now the three free granules in the middle serve any view
 //! ```
 //! Cuts lie at the granule borders inside free ranges, so each free range has at most two cuts. All parts keep their
 //! places at home. A program that repeats itself therefore finds its free memory at the same places, only in smaller
@@ -30,8 +30,8 @@ const MAPPING: u64 = 30 << 20;
 /// ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
 
-/// The most chunks that are split behind one gate, and the most bytes that are copied there. Streams wait during the
-/// copies.
+/// The most chunks that are split behind one gate, and the most bytes that are copied behind one gate. Streams wait
+/// during the copies.
 const MOST_CHUNKS: usize = 16;
 const MOST_COPIED: u64 = 64 << 20;
 
@@ -73,9 +73,9 @@ pub(super) struct Splits {
     pub(super) mappings: u64,
 }
 
-/// Returns the effect of all splits, if memory can grow by `room` bytes and free chunks are given back. Each split makes
-/// room for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only parts
-/// whose blocks are all `usable` count.
+/// Returns the effect of all splits, if memory can grow by `room` bytes and free chunks are given back. Each split
+/// makes room for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only
+/// parts whose blocks are all `usable` count.
 pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;

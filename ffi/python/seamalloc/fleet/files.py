@@ -14,7 +14,7 @@ from typing import Any
 
 # The bytes that one copy step transfers.
 PIECE = 1 << 20
-# The number of a rank: behind the word `rank`, or at the end of the file's name.
+# The number of a rank: after the word `rank`, or at the end of the file's name.
 RANK = re.compile(r"rank[^0-9A-Za-z/]{0,2}(\d+)", re.IGNORECASE)
 AT_THE_END = re.compile(r"[^0-9A-Za-z](\d+)$")
 ENDINGS = re.compile(r"(\.(gz|csv|seam|pickle|pkl|json|snapshot|txt))+$")

@@ -40,7 +40,8 @@ impl MallocLike for Exact {
         least_segment(request.size)
     }
 
-    /// Takes the next bytes of a buffer, or a new buffer. [`Heap::hand_out`] leaves the rest behind the block.
+    /// Takes the next bytes of a buffer, or a new buffer. [`Heap::hand_out`] leaves the rest of the buffer after the
+    /// block.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if let Some(rest) = context.heap().unused_rest(request.pool, request.size)? {
             return Ok(context.take_block(rest));

@@ -6,7 +6,7 @@
 //! | exact | lists of free blocks by size |
 //! | buddy | powers of two |
 //! | slab | objects of equal size over pages |
-//! | tiny | TinyTorch's: PyTorch's rules without its options |
+//! | tiny | TinyTorch's allocator: PyTorch's rules without PyTorch's options |
 //!
 //! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its
 //! own, so memory is never reused before its stream has passed. A shortage gives free memory back and tries again

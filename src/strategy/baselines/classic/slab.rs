@@ -1,17 +1,17 @@
 //! Strategy `slab`: objects of equal size, carved from slabs of whole pages.
 //!
-//! The rules are those of J. Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator" (USENIX Summer 1994),
-//! which the tutorial of `exact.rs` names last:
+//! The rules are those of J. Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator" (USENIX Summer
+//! 1994), which the tutorial of `exact.rs` names last:
 //! - each size of object has a cache of slabs of its own; a slab is one or more pages, and is cut into objects when it
 //!   is made (section 3.2), here a few at a time;
 //! - a slab has the fewest pages of which at most an eighth is unused ("internal fragmentation", section 3.2.2);
 //! - a free takes no memory from the cache: slabs whose objects are all free are kept until memory is short
 //!   (`kmem_cache_reap`, section 3.4).
 //!
-//! Pages are 2 MiB, in which a device gives its memory. Each power of two has eight sizes of objects
+//! Pages are 2 MiB, the unit in which a device gives memory. Each power of two has eight sizes of objects
 //! ([`Rounding::Classes`]), as is usual for slabs over any sizes. An object of several pages is a slab of its own. The
-//! rest at a slab's end serves requests of its size. Bonwick's colouring spreads objects over cache lines, and is left
-//! out because it has no effect here.
+//! unused bytes at the end of a slab are a free block, which serves requests of exactly its size. Bonwick's colouring
+//! spreads objects over cache lines, and is left out because it has no effect here.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;

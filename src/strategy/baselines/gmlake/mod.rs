@@ -19,9 +19,9 @@
 //!
 //! A free only changes states: the chunks become free in every pBlock and sBlock that maps them, and sBlocks stay.
 //! sBlocks are dropped by least recent use (StitchFree) in three cases: after a stitch, while their total exceeds
-//! `autoGC`; if the driver makes no more mappings; and with a pBlock that is given back. No bound refuses a stitch:
-//! `max_view_mappings` and the other bounds on views apply to `stitch` only. Requests of up to 1 MiB are served from
-//! segments of 2 MiB by `malloc`, as in PyTorch's native allocator. Blocks serve their own stream only.
+//! `autoGC`; if the driver makes no more mappings; and when a pBlock under them is given back. No bound refuses a
+//! stitch: `max_view_mappings` and the other bounds on views apply to `stitch` only. Requests of up to 1 MiB are served
+//! from segments of 2 MiB by `malloc`, as in PyTorch's native allocator. Blocks serve their own stream only.
 //!
 //! The release has these rules, in GMLake/src/CUDACachingAllocator.cpp of
 //! github.com/intelligent-machine-learning/glake at commit 0274a9c:

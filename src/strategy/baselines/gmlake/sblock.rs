@@ -94,8 +94,8 @@ pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
     }
 }
 
-/// Makes mappings for `size` bytes, including `new` bytes of new memory. If the driver refuses although it has as much
-/// memory, it may lack room for mappings. sBlocks are then dropped, and the driver is asked again.
+/// Makes mappings for `size` bytes, including `new` bytes of new memory. If the driver refuses although the device has
+/// `new` bytes, the driver may lack room for mappings. sBlocks are then dropped, and the driver is asked again.
 pub(super) fn with_room_for_mappings(
     context: &mut StrategyContext<'_>,
     size: u64,

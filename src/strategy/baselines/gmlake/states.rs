@@ -218,7 +218,7 @@ fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt
     if stitched.is_ok() {
         sblock::keep_within_auto_gc(context);
     }
-    // A pBlock that may still be mapped elsewhere could not be released.
+    // The new pBlock is released unless it may still be mapped elsewhere.
     if stitched.is_err()
         && let Some(created) = created
         && context.retry_rollback().is_ok()

@@ -2,17 +2,18 @@
 //!
 //! The rules are those of `auto_growth_best_fit_allocator.cc` (2c8abd8), and of its small pool as in
 //! `test_allocator_flags` (pull request 74463):
-//! - the smallest free block that fits serves, the lowest of equals; the request gets its back, and the whole rest
-//!   stays free in front of it (`AllocateImpl`);
+//! - the smallest free block that fits serves, and among equal ones the lowest; the request gets the end of the block,
+//!   and the whole rest before it stays free (`AllocateImpl`);
 //! - a miss takes a chunk of the request's size, or of `auto_growth_chunk_size_in_mb` if that is more. Before the miss,
 //!   `free_when_no_cache_hit` gives all idle chunks back. If there is no memory, all idle chunks are given back, and
 //!   the driver is asked once more;
-//! - a freed block merges with both neighbours in its chunk; `free_idle_chunk` gives chunks back as soon as they are idle
-//!   (`FreeImpl`, `FreeIdleChunks`);
-//! - requests of up to `small_pool_size_in_mb` have chunks of their own, if it is above 0.
+//! - a freed block merges with both neighbours in its chunk; `free_idle_chunk` gives chunks back as soon as they are
+//!   idle (`FreeImpl`, `FreeIdleChunks`);
+//! - requests of up to `small_pool_size_in_mb` have chunks of their own, if this flag is above 0.
 //!
-//! A chunk has whole pages of 2 MiB here, in which a device gives memory, and the rest of the chunk is free. Paddle's
-//! chunk has the request's bytes alone; the driver keeps the rest, and serves later small chunks from it.
+//! A chunk has whole pages of 2 MiB here, the unit in which a device gives memory, and the rest of the chunk is free.
+//! Paddle's chunk has the request's bytes alone; the driver keeps the rest of the page, and serves later small chunks
+//! from it.
 //!
 //! The flags that take chunks before the first request (`…_pre_alloc_in_mb`) are not supported.
 

@@ -4,8 +4,8 @@
 //! `paddle/phi/backends/gpu`:
 //! - a block has room for a descriptor of 64 bytes, although the descriptor lies on the host (`Alloc`,
 //!   `MemoryBlock::Desc`);
-//! - the smallest free block that fits serves, the lowest of equals; the request gets its front (`FindExistChunk`,
-//!   `SplitToAlloc`);
+//! - the smallest free block that fits serves, and among equal ones the lowest; the request gets the front of the block
+//!   (`FindExistChunk`, `SplitToAlloc`);
 //! - a miss takes a chunk: 92% of 95% of the free memory, or the size that a flag names (`RefillPool`,
 //!   `DeviceAllocateSize`, `GpuAllocSize`, `GpuAvailableMemToAlloc`);
 //! - a request larger than any chunk goes to the driver directly, and back to the driver at its free (`SystemAlloc`,
@@ -17,8 +17,9 @@
 //! has one such allocator for each thread (`thread_local_allocator.cc`), so that threads need no lock. Requests of an
 //! `Allocator` name a stream and no thread, and memory may not pass between streams unasked. So both strategies have
 //! one allocator for each stream here. A program with one stream for each thread gets Paddle's `thread_local`. For a
-//! program with a single thread the two are equal, as in Paddle. A `Facade` of `seamalloc-layers` gives each thread an
-//! allocator. A chunk has whole pages of 2 MiB; if the device has no room for it, the chunk is as large as the request.
+//! program with a single thread the two strategies are equal, as in Paddle. A `Facade` of `seamalloc-layers` gives each
+//! thread an allocator. A chunk has whole pages of 2 MiB; if the device has no room for a chunk of this size, the chunk
+//! is as large as the request.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;

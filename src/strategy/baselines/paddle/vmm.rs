@@ -2,13 +2,14 @@
 //!
 //! The rules are those of `vmm_auto_growth_best_fit_allocator_v2.cc` and `…_multi_pool_allocator_v2.cc` (19a2a2a), and
 //! of `remap_transaction.cc` and `free_block_remap_compactor.cc` (30899ae):
-//! - a pool of requests below 2 MiB and a pool of all others, each in one range of addresses (`RouteAllocation`);
-//! - the smallest free block that fits serves, the lowest of equals; the request gets its front
+//! - requests below 2 MiB have one pool and all others another pool, each in one range of addresses
+//!   (`RouteAllocation`);
+//! - the smallest free block that fits serves, and among equal ones the lowest; the request gets the front of the block
 //!   (`AllocFromFreeBlocks`); free neighbours merge (`TryMerge`);
-//! - a miss maps memory for the whole request behind all other memory, in handles of one size; a free block in front of
-//!   it stays unchanged, and the rest of the last handle is free (`AllocateImpl`);
+//! - a miss maps memory for the whole request after all other memory of the pool, in handles of one size; a free block
+//!   directly before the new memory stays unchanged, and the rest of the last handle is free (`AllocateImpl`);
 //! - if no memory can be had, handles that lie wholly in free blocks and that the GPU has passed are unmapped, and
-//!   mapped again one behind the other: as many as the request needs, or none (`CompactFreeBlocks`,
+//!   mapped again at contiguous addresses: as many handles as the request needs, or none (`CompactFreeBlocks`,
 //!   `CollectRemapSourcePlan`).
 //!
 //! The strategy differs in these points. Handles are mapped at their new place before the old place is unmapped, so
@@ -33,7 +34,8 @@ use crate::strategy::malloc_like::MallocLike;
 /// The size below which requests go to the small pool (`transient_small_threshold`).
 const SMALL_BELOW: u64 = 2 << 20;
 
-/// The addresses that a pool reserves, as a multiple of PyTorch's, so that handles have a place to move to.
+/// The addresses that a pool reserves, as a multiple of those that PyTorch reserves, so that handles have a place to
+/// move to.
 const ROOM_TO_MOVE: u64 = 4;
 
 #[derive(Default)]
@@ -104,7 +106,7 @@ fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<O
 }
 
 /// Returns whole handles in free blocks of a pool, in the segment of `room`. The handles at the lowest addresses come
-/// first, and their total is `size` bytes. Returns `None` if there are fewer.
+/// first, and their total is `size` bytes. Returns `None` if the segment has fewer.
 fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Option<Vec<Units>>> {
     let mut free = heap.free_blocks(pool)?;
     free.retain(|id| heap.block(*id).segment == heap.block(room).segment);
