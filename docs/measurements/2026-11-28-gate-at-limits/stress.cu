@@ -2,7 +2,7 @@
 // their blocks. Every word of every block is counted. A further stream does nothing but write the time, so its gaps are the times
 // for which a stream that has no other work stands still or cannot be launched to. Prints lines of JSON.
 // nvcc -O2 -std=c++17 -arch=sm_90 -I FOLDER_OF_seamalloc.h stress.cu -o stress -L FOLDER_OF_LIBRARY -lseamalloc -lcuda -lpthread
-// ./stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]; FULL=1 fills what the blocks leave with blocks of 2 MiB
+// ./stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]; FULL=1 fills what the blocks leave with blocks of 2 MiB; SIZE is the blocks' size
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <seamalloc.h>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   seam_stats stats; stats.size = sizeof stats; uint64_t refused = 0, served = 0, rounds = 0; std::atomic<long> launches{0}; double worst = 0; std::vector<double> took; auto begin = Clock::now(); uint64_t splits = 0;
   unsigned dice = 9; auto roll = [&](unsigned n) { dice = dice * 1664525u + 1013904223u; return (dice >> 10) % n; };
   while (splits < goal && ms(begin) < seconds * 1000) {
-    std::vector<Block> all; size_t size = (5 + roll(33)) * 1000000ull; void* p;
+    std::vector<Block> all; size_t size = getenv("SIZE") ? strtoull(getenv("SIZE"), 0, 10) : (5 + roll(33)) * 1000000ull; void* p;
     for (int i = 0; seam_malloc(a, size, s[i / 2 % streams_n], &p) == SEAM_STATUS_OK; i++) all.push_back({(unsigned*)p, size / 4, i / 2 % streams_n, 0});
     std::vector<void*> rest; if (getenv("FULL")) while (seam_malloc(a, 2 << 20, s[0], &p) == SEAM_STATUS_OK) rest.push_back(p);
     std::vector<Block> kept; for (size_t i = 0; i < all.size(); i++) if (i % 2) { ok(seam_free(a, all[i].at), "free"); } else kept.push_back(all[i]);
