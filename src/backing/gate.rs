@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 /// How long the CPU waits for held streams and for copies in each try to close the gate, in nanoseconds, plus 1 ns for
 /// each `BYTES_PER_NS` bytes to copy. Another thread may launch work between the kernels of the streams, and then a
 /// gate never closes, so the first tries are short. A program whose threads run ahead has given its streams work for
-/// many milliseconds, so the last try is long. Work that takes longer may wait for other ranks, which may wait for a
-/// held stream.
-const PATIENCE_NS: [u64; 5] = [5_000_000, 10_000_000, 20_000_000, 50_000_000, 200_000_000];
+/// many milliseconds, so the later tries are long. Work that takes longer may wait for other ranks, which may wait for
+/// a held stream.
+const PATIENCE_NS: [u64; 5] = [5_000_000, 20_000_000, 200_000_000, 200_000_000, 200_000_000];
+/// The longest pause between two tries, in nanoseconds.
+const PAUSE_NS: u64 = 20_000_000;
 const BYTES_PER_NS: u64 = 8;
 
 /// A closed gate, which opens when it is dropped.
@@ -81,12 +83,11 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     Ok(None)
 }
 
-/// Waits before the next try if this try took its whole time. The wait has a random length, up to that of the try. Two
-/// ranks that hold their streams at the same time wait for each other's collectives, until one of them holds its
-/// streams alone.
+/// Waits before the next try if this try took its whole time. The wait has a random length: two ranks that hold their
+/// streams at the same time wait for each other's collectives, until one of them holds its streams alone.
 fn pause(took: Duration, patience_ns: u64) {
     if took >= Duration::from_nanos(patience_ns) {
         let random = RandomState::new().build_hasher().finish();
-        thread::sleep(Duration::from_nanos(random % patience_ns));
+        thread::sleep(Duration::from_nanos(random % PAUSE_NS));
     }
 }

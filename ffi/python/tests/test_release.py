@@ -5,6 +5,7 @@ Other builds of the package have no compiled shims; what is about them is left o
 
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,12 @@ assert took < 1, f"{took} s"
 stats = torch._C._cuda_memoryStats(0)
 assert stats["allocated_bytes"]["all"]["current"] == 0, stats
 print(torch.cuda.get_allocator_backend())
+"""
+LIBRARIES = """
+import seamalloc, torch
+seamalloc.enable()
+with open("/proc/self/maps") as maps:
+    print({line.split()[-1] for line in maps if "libseamalloc" in line} == {PATH} or "two copies")
 """
 
 
@@ -101,7 +108,7 @@ class Wheel(unittest.TestCase):
         self.assertTrue(named)
         self.assertEqual(named | {MANIFEST.name}, {path.name for path in MANIFEST.parent.iterdir()})
 
-    def test_enables_within_a_second_without_a_compiler(self):
+    def needs_shim(self):
         if not has_torch():
             self.skipTest("PyTorch with CUDA is not installed")
         import torch
@@ -109,6 +116,18 @@ class Wheel(unittest.TestCase):
         version = torch.__version__.partition("+")[0]
         if not any(version in shim["torch"] for shim in self.shims):
             self.skipTest(f"the wheel has no shim for PyTorch {version}")
+
+    def test_takes_no_other_copy_of_the_c_library(self):
+        self.needs_shim()
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("libseamalloc.so", "libseamalloc.so.1"):
+                shutil.copy(PACKAGE / "libseamalloc.so", Path(folder) / name)
+            code = LIBRARIES.replace("PATH", repr(str(PACKAGE / "libseamalloc.so")))
+            done = run_alone(sys.executable, "-c", code, SEAMALLOC_DEVICE="sim:h200", LD_LIBRARY_PATH=folder)
+            self.assertEqual((done.returncode, done.stdout), (0, "True\n"), done.stderr)
+
+    def test_enables_within_a_second_without_a_compiler(self):
+        self.needs_shim()
         # Python's start and PyTorch's import are not counted.
         began = time.monotonic()
         done = run_alone(sys.executable, "-c", ENABLE, SEAMALLOC_DEVICE="sim:h200", SEAMALLOC_CACHE="/nonexistent")
