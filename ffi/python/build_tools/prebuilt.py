@@ -19,9 +19,11 @@ from . import elf, headers, portable
 from .compile import include_flags
 from .source import PACKAGE, ROOT, BuildError, cache_folder, declared_functions, interface, shim_sources
 
-# The libraries that a shim needs, besides those of libstdc++. The C library has its soname: the package loads the library
-# first, and a file of that name elsewhere (LD_LIBRARY_PATH) is then not loaded as a second copy.
-NEEDED = ["libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libseamalloc.so.1"]
+# The C library is needed by its soname. The package loads it first, so that no file of this name elsewhere
+# (LD_LIBRARY_PATH) is loaded as a second copy.
+SONAME = "libseamalloc.so.1"
+# The libraries that a shim needs, besides those of libstdc++.
+NEEDED = ["libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", SONAME]
 RUNPATH = "$ORIGIN/.."
 # libtorch_cuda.so and libtorch_cpu.so are too large to be fetched for a look; this class and these functions of them are what the
 # shim registers itself with. A version without the functions is not compiled against them: its headers lack them.

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from . import elf, portable, source
+from . import elf, portable, prebuilt, source
 from .source import ROOT, BuildError
 
 RUST_TARGET = "x86_64-unknown-linux-gnu"
@@ -101,8 +101,9 @@ def check_platform(wheel):
     """Raises BuildError where auditwheel finds that the wheel runs on fewer machines than its name says."""
     if not wheel.name.endswith(f"-py3-none-{portable.PLATFORM}.whl"):
         raise BuildError(f"the wheel is named {wheel.name}; expected a name for {portable.PLATFORM} and every Python 3")
-    # PyTorch's libraries are the user's own, and `show` knows no --exclude. With nothing to graft `repair` only checks.
-    excluded = [f"--exclude={name}" for name in OF_TORCH]
+    # PyTorch's libraries are the user's own, and the package loads the C library. `show` knows no --exclude. With nothing
+    # to graft `repair` only checks.
+    excluded = [f"--exclude={name}" for name in [*OF_TORCH, prebuilt.SONAME]]
     with tempfile.TemporaryDirectory() as folder:
         command = [
             "auditwheel",
