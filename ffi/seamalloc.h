@@ -343,8 +343,8 @@ typedef struct {
     uint64_t asleep_bytes;
     // Page-locked host memory for backups of tags.
     uint64_t page_locked_bytes;
-    // Bytes of host memory in which live memory lies (option `spill:host=SIZE`). `reserved_bytes` does not include
-    // them.
+    // Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on a
+    // full device). `reserved_bytes` does not include them.
     seam_stat spilled_bytes;
     // Requests that were served only because memory was spilled for them.
     uint64_t spill_requests;

@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Returns whether no other device uses the memory and no guard watches it.
-    fn nobody_else_looks(&self) -> bool {
+    pub(super) fn nobody_else_looks(&self) -> bool {
         self.features.sharing.peers.is_empty() && self.features.guard.is_none()
     }
 

@@ -34,7 +34,8 @@ impl Spilling<'_> {
         core.checked()
     }
 
-    /// Returns spilled memory to the device, as far as there is room; free memory is given back to make room. Returns
+    /// Returns spilled memory to the device, as far as there is room; free memory is given back to make room. Without the
+    /// option `spill`, parts of a split may lie in host memory if another process was faster. Returns
     /// the bytes that came back. The CPU waits for the device. During a stream capture, and once another device has
     /// access to the memory, no memory comes back.
     ///
@@ -46,7 +47,7 @@ impl Spilling<'_> {
     /// before the error stays on the device.
     pub fn restore(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
-        if core.heap.spilled() == 0 || core.capturing() || core.may_spill().is_none() {
+        if core.heap.spilled() == 0 || core.capturing() || !core.nobody_else_looks() {
             return Ok(0);
         }
         let returned = core.bring_back(None);

@@ -28,7 +28,7 @@ impl Core {
     #[cold]
     pub(super) fn return_spilled(&mut self) {
         let limit = self.limits.lowest().unwrap_or(u64::MAX).min(self.driver.properties().total_memory);
-        if self.capturing() || self.may_spill().is_none() || !self.heap.may_return(limit) {
+        if self.capturing() || !self.nobody_else_looks() || !self.heap.may_return(limit) {
             return;
         }
         let active = self.heap.counters().active_bytes.current().saturating_sub(self.heap.live_asleep());

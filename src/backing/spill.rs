@@ -80,7 +80,7 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 /// split; if not, nothing has changed.
 ///
 /// If the device has no room for the parts after all, because another process was faster, they stay in host memory, as
-/// spilled memory does, and the next such split returns them.
+/// spilled memory does, until the next such split, or until memory comes back by itself.
 ///
 /// # Errors
 /// The errors of [`exchange`], except that a host without such memory counts as no split.
@@ -121,7 +121,7 @@ fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()>
     }
     if exchange(context, &cuts).found()?.is_none_or(|returned| returned < cuts.len()) {
         let bytes = context.heap.spilled();
-        tracing::warn!(bytes, "parts of a split chunk lie in host memory, and are slower, until the next such split");
+        tracing::warn!(bytes, "parts of a split chunk lie in host memory, and are slower, until there is room");
     }
     Ok(())
 }

@@ -365,6 +365,35 @@ fn every_call_of_a_split_may_fail_without_room() {
     every_call_may_fail(0, "");
 }
 
+/// Another process takes the memory that a split through host memory has given back: the parts stay in host memory with all words, and
+/// come back when there is room.
+#[test]
+fn parts_of_a_split_that_stay_in_host_memory_come_back() {
+    let mut stayed = 0;
+    for nth in 1.. {
+        let mut world = holes_in(World { sparse: true, ..World::new(24 * MIB, &in_holes("")) });
+        world.device.fail_short(nth, u64::MAX, 1);
+        let answer = world.allocator.allocate(12 * MIB, MAIN);
+        let failed = world.device.heal();
+        if let Ok(address) = answer {
+            world.filled(address, 12 * MIB, MAIN);
+            world.free(address);
+        }
+        if world.allocator.stats().spilled_bytes.current > 0 {
+            stayed += 1;
+            world.check_all();
+            assert!(world.allocator.spill().restore().unwrap() > 0);
+        }
+        assert_eq!(world.allocator.stats().spilled_bytes.current, 0);
+        world.check_all();
+        world.end();
+        if failed.is_empty() {
+            break;
+        }
+    }
+    assert!(stayed > 0, "too tame");
+}
+
 fn every_call_may_fail(room: u64, options: &str) {
     let all = ALL - 8 * MIB + room;
     for count in [1, 2, u64::MAX] {

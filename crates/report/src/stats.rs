@@ -164,7 +164,8 @@ macro_rules! statistics {
                 /// Segments of at least `max_split_size`.
                 oversize_segments,
                 /// Bytes of host memory that were taken for spilled live memory. These bytes are no part of
-                /// `reserved_bytes`; the blocks in them are part of `allocated_bytes`.
+                /// `reserved_bytes`; the blocks in them are part of `allocated_bytes`. Without the option `spill`, a
+                /// split on a full device takes host memory for a moment.
                 spilled_bytes,
             }
             since_reset {
