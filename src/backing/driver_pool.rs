@@ -193,7 +193,7 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Returns the bytes freed on the stream for frees since a request's stream last waited for these frees.
+    /// Returns the bytes freed on `free_stream` since a request's stream last waited for `free_stream`.
     pub(crate) fn pending(&self) -> u64 {
         self.pending
     }

@@ -3,7 +3,7 @@
 //!
 //! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype.
 //! An operator's inputs are locked while it runs, and evicted inputs are recomputed before it, depth first. An operator
-//! makes all of its outputs, and outputs that already exist are dropped at once. Tensors that the program releases
+//! makes all of its outputs, and a new output of which the tensor still exists is dropped at once. Tensors that the program releases
 //! leave memory at once, and can be recomputed for other tensors. Two rules differ from simrd's. The memory itself
 //! refuses requests, also because of fragmentation, and each output is a separate request. An operator that overwrites
 //! an input takes the input's memory if the scheme asks for this.

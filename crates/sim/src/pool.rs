@@ -309,7 +309,7 @@ impl Pool {
         Taken { address, size, grown: 0, moved: 0, first: false }
     }
 
-    /// Removes a free block from the tables. Returns its size and its free.
+    /// Removes a free block from the tables. Returns the block's size, and the record of how it was freed.
     fn remove(&mut self, address: u64) -> Option<(u64, Freed)> {
         let Block { size, free } = self.blocks.remove(&address)?;
         let freed = free?;

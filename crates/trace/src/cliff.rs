@@ -81,7 +81,8 @@ fn cell(at: &CliffReport, figure: fn(Price) -> String) -> Cell {
 }
 
 /// Replays a trace on simulated devices, one for each of `times_live`, whose memory is this multiple of the peak of the
-/// trace's live bytes. The options' own capacity is not used. `progress` gets the number of devices done.
+/// trace's live bytes. The options' own capacity is not used. `progress` gets the number of devices done,
+/// and the number of all devices.
 ///
 /// # Errors
 /// The errors of [`replay`].

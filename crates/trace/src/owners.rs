@@ -235,7 +235,8 @@ impl Owners {
         }
     }
 
-    /// Returns the owners for `--json`: the rows, with the stacks of the most bytes, and the innermost frame first.
+    /// Returns the owners for `--json`: the rows, each with those of its stacks that have the most bytes. A stack begins
+    /// with its innermost frame.
     #[must_use]
     pub fn to_json(&self, origins: &Origins) -> Value {
         let frames = |stack: &u32| {

@@ -35,7 +35,7 @@ pub enum SchemeKind {
     Dtr,
     /// Cost of a tensor and its evicted neighbourhood, estimated by classes, by size and staleness.
     DtrEq,
-    /// The tensor's own cost alone, by size and staleness.
+    /// The tensor's own cost, without its neighbours, divided by its size and staleness.
     DtrLocal,
     /// The least recently used tensor.
     Lru,

@@ -29,8 +29,8 @@ use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
 
-/// Two iterations are planned if more than this part (1/n) of the live bytes is allocated again before the old blocks
-/// are freed.
+/// The number n: two iterations are planned instead of one if an iteration requests more than 1/n of the most live
+/// bytes before it frees the blocks of the previous iteration that these requests replace.
 const FEW_PART: u64 = 1000;
 
 /// A number of requests, and their bytes.

@@ -29,7 +29,7 @@ pub(super) const MAX_DEVICES: usize = 1024;
 pub(super) const SNAPSHOT: &str =
     "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
 
-/// The content in the form of the file. The memory of its lists is charged.
+/// The content in the form of the file. The reader counts the memory of these lists against its limit.
 pub(super) struct RawSnapshot {
     pub(super) segments: Vec<RawSegment>,
     /// The history of each device; `None` for an entry that is no event.
