@@ -46,7 +46,7 @@ pub(crate) use segments::{
     release_whole_segments, whole_segments,
 };
 pub(crate) use sleep::{sleep, wake};
-pub(crate) use spill::{drop_spilled, spill, split_through_host, unspill};
+pub(crate) use spill::{drop_spilled, has_host_memory, spill, split_through_host, unspill};
 pub(crate) use units::{
     Units, UnmappedPart, map_units, release_empty_segments, release_unused, reserve_segment, unmap_units, whole_units,
 };

@@ -8,8 +8,8 @@ use crate::config::SpillCandidate;
 use crate::driver::Call;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush};
-use crate::heap::{Chunk, Heap};
-use crate::ids::{BlockId, ChunkId};
+use crate::heap::{Chunk, GRANULE, Heap};
+use crate::ids::{Account, BlockId, ChunkId};
 use crate::span::Span;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -111,6 +111,20 @@ pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId,
     context.heap.watch_spilled(chunk.span(), &owners);
     return_split(context, chunk.span())?;
     Ok(true)
+}
+
+/// Returns whether the driver gives host memory that can be mapped in the place of device memory, as
+/// [`split_through_host`] needs it. In some containers it gives none.
+pub(crate) fn has_host_memory(context: &mut StrategyContext<'_>) -> bool {
+    let tried = context.rollback.reserve_handles(1).map_err(Miss::from).and_then(|()| {
+        let handle = context.driver.create_on_host(GRANULE)?;
+        if let Err(error) = context.rollback.release(context.driver, (handle, GRANULE), Account::Host) {
+            tracing::warn!(%error, "host memory could not be released yet");
+            context.heap.pending_rollback(Account::Host, GRANULE, 0);
+        }
+        Ok(())
+    });
+    tried.is_ok()
 }
 
 /// Returns the spilled chunks in a span of home to the device, after [`split_through_host`].

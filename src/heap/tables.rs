@@ -64,6 +64,11 @@ impl Heap {
         self.counters().splits.chunks > 0
     }
 
+    /// Returns the held bytes outside of live allocations: free bytes, and bytes that wait for streams.
+    pub(crate) fn not_allocated(&self) -> u64 {
+        self.reserved().saturating_sub(self.counters().allocated_bytes.current())
+    }
+
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although their untouched parts
     /// take no memory. The flight recorder is not counted: its size is an option.
     pub(crate) fn host_bytes(&self) -> usize {

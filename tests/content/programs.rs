@@ -112,6 +112,8 @@ struct Program {
     event: EventId,
     habit: Habit,
     steps: u64,
+    /// Splits, and bytes that came back from host memory.
+    moves: u64,
     tally: Tally,
 }
 
@@ -130,6 +132,7 @@ impl Program {
             event,
             habit,
             steps: 0,
+            moves: 0,
             tally: Tally::default(),
         }
     }
@@ -237,13 +240,14 @@ impl Program {
         }
     }
 
-    /// Notes where live blocks lie if a chunk was split since the last request.
+    /// Notes where live blocks lie if a chunk was split since the last operation, or if a part came back from host memory.
     fn follow_splits(&mut self) {
-        let splits = self.allocator.stats().splits.chunks;
-        if splits == self.tally.splits {
+        let stats = self.allocator.stats();
+        let moves = stats.splits.chunks + stats.spilled_bytes.freed;
+        if moves == self.moves {
             return;
         }
-        self.tally.splits = splits;
+        (self.tally.splits, self.moves) = (stats.splits.chunks, moves);
         let now = self.gpu.now_ns();
         let is_over = self.uses.values().flatten().all(|used| used.ends <= now);
         assert!(is_over, "a kernel ran while memory came under live addresses");
@@ -264,6 +268,7 @@ impl Program {
     }
 
     fn launch_on(&mut self, at: usize, stream: StreamId, told: bool) {
+        self.follow_splits();
         let block = &self.live[at];
         assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
         if stream != block.stream {
@@ -290,6 +295,7 @@ impl Program {
             return;
         }
         let at = self.random.below(self.live.len() as u64) as usize;
+        self.follow_splits();
         let Range { address, .. } = self.live[at].range;
         let lies = self.gpu.physical(self.live[at].range);
         assert_eq!(lies, self.live[at].pieces, "a live block's memory stays where it is");

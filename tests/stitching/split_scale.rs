@@ -1,4 +1,4 @@
-//! How long a request takes that cannot split chunks, where there are many.
+//! Splits on a machine without host memory for chunks: how long a refusal takes, and the room that is kept.
 
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, DriverError, DriverResult, ForwardingDriver, Handle, Status, StreamId};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
+const SIDE: StreamId = StreamId(7);
 
 /// A simulated GPU on a machine without host memory for chunks.
 struct WithoutHost(SimGpu);
@@ -37,4 +38,21 @@ fn a_request_is_refused_at_once_where_no_chunk_has_room_to_be_split() {
     let refused = allocator.allocate(1 << 30, MAIN);
     assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+/// On such a machine the last 20 MiB of the device are kept for copies, while splits may gain what a request lacks.
+#[test]
+fn without_host_memory_room_is_kept_for_copies() {
+    let reserved = |driver: Arc<dyn Driver>| {
+        let allocator = Allocator::new(driver, Config::parse("sharing:never").unwrap()).unwrap();
+        let [side, main] =
+            [(60, SIDE), (20, MAIN)].map(|(size, stream)| allocator.allocate(size * MIB, stream).unwrap());
+        allocator.free(side).unwrap();
+        allocator.free(main).unwrap();
+        allocator.allocate(60 * MIB, MAIN).unwrap();
+        allocator.stats().reserved_bytes.all.current
+    };
+    let gpu = || SimGpu::new(SimConfig::parse("sim:h200,capacity=100MiB").unwrap()).unwrap();
+    assert_eq!(reserved(Arc::new(gpu())), 100 * MIB);
+    assert_eq!(reserved(Arc::new(WithoutHost(gpu()))), 80 * MIB);
 }

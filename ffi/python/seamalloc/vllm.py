@@ -1,12 +1,10 @@
 """seamalloc as vLLM's sleep mode: a `SleepModeBackend`, and the allocator of its tags `weights` and `kv_cache`.
 
-    import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker
+    import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker; SEAMALLOC_CONF does so, too
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend seamalloc
 
-SEAMALLOC_CONF and `seamalloc run` enable seamalloc in each worker. vLLM finds the backend by the entry point
-`vllm.general_plugins`; without the entry point, call `seamalloc.vllm.register()` before the engine is made. A tag
-contains all memory that is allocated in vLLM's context of the tag. Later requests of the tag reuse and stitch its free
-memory.
+`seamalloc run` enables it too. vLLM finds the backend by the entry point `vllm.general_plugins`, or by `seamalloc.vllm.register()`
+before the engine is made. A tag has all memory of vLLM's context of the tag; its free memory serves the tag's requests.
 """
 
 from __future__ import annotations
@@ -83,8 +81,7 @@ def _make() -> Any:
         """A backend that lets tags sleep. Addresses stay, and with them graphs, compiled kernels and communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """Lets all tags sleep: level 1 keeps the weights in host memory, level 2 keeps no contents. On an error
-            all tags are awake."""
+            """Lets all tags sleep. Level 1 keeps the weights in host memory, level 2 nothing. An error leaves all awake."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"
 

@@ -54,6 +54,11 @@ impl Growth {
         Self { pool: request.pool, chunk, exact, ahead, request: request.size }
     }
 
+    /// Returns the most bytes by which home grows.
+    pub(super) fn bytes(&self) -> u64 {
+        self.exact.max(self.ahead)
+    }
+
     /// Grows home by `ahead` bytes if possible, else by `exact`. Adds new chunks to `added`, even if not all chunks
     /// could be had.
     pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> MissResult<()> {

@@ -33,7 +33,7 @@ impl Stitch {
             .or_try(|| self.spill_and_replace(context, request))
     }
 
-    /// Splits chunks if this is allowed.
+    /// Splits chunks if this is allowed. Afterwards memory may grow into the room that was reserved for splits.
     fn split_and_retry(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if !context.may_exchange() {
             return Err(Miss::OUT_OF_MEMORY);
@@ -42,7 +42,10 @@ impl Stitch {
             Class::Small => self.replace(context, request, GRANULE, |heap, id| !heap.is_open(id, request.pool.large())),
             Class::Large => Err(Miss::OUT_OF_MEMORY),
         };
-        replaced.or_try(|| self.split_and_replace(context, request))
+        replaced.or_try(|| self.split_and_replace(context, request)).or_try(|| {
+            self.spends_reserve = true;
+            self.miss(context, request)
+        })
     }
 
     /// Spills live memory to host memory, if the program allows it, and grows device memory by as much.
@@ -62,6 +65,7 @@ impl Stitch {
             if short > 0 && !spill(context, short)? {
                 break;
             }
+            self.spends_reserve = true;
             let served = self.miss(context, request);
             let served = served.or_try(|| self.replace(context, request, missing, |_, _| true));
             if let Some(id) = served.found()? {
@@ -143,7 +147,8 @@ impl Stitch {
         for all in [false, true] {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
-            let room = context.room();
+            // The reserve for splits stays free, so memory grows by as much as is given back.
+            let room = context.room().saturating_sub(self.split_reserve(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = context.heap();
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
@@ -153,10 +158,12 @@ impl Stitch {
             }
             releasable.release(context, goal)?;
             context.count_retry();
+            let spent = std::mem::replace(&mut self.spends_reserve, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),
                 Class::Large => stitch.grow(context, request, bytes),
             });
+            self.spends_reserve = spent;
             if let Some(id) = grown.found()? {
                 return Ok(id);
             }

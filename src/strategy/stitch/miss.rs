@@ -7,9 +7,11 @@ use super::choose;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::remembered::{Choice, Key};
+use super::split::splittable;
 use super::{Joined, Stitch};
 use crate::backing::{
-    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, make_room, map_home, reserve_home,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, has_host_memory, make_room, map_home,
+    reserve_home,
 };
 use crate::error::Result;
 use crate::heap::{GRANULE, PlanHash, Request};
@@ -24,6 +26,10 @@ const MAX_GROWTHS: u32 = 8;
 /// that no view can join. After these waits, each wait asks for twice as much as the last one. Otherwise the request
 /// would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
+
+/// The bytes of room into which memory grows only after chunks were split, on a machine where no chunk is split through
+/// host memory. A split needs room for copies. Without room, free memory inside chunks could not be used.
+const SPLIT_RESERVE: u64 = 20 << 20;
 
 impl Stitch {
     /// Runs the steps of cheap means.
@@ -72,7 +78,8 @@ impl Stitch {
                 return Ok(id);
             }
         }
-        if let Some(id) = grow_slab(context, request.pool, &mut self.added).found()? {
+        let grown = self.keep_split_reserve(context, GRANULE);
+        if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
             return Ok(context.take_block(id));
         }
         let own = request.pool.large();
@@ -140,6 +147,7 @@ impl Stitch {
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
+            self.keep_split_reserve(context, growth.bytes())?;
             growth.run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
@@ -147,6 +155,32 @@ impl Stitch {
             };
         }
         Err(Miss::OUT_OF_MEMORY)
+    }
+
+    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many
+    /// bytes.
+    fn keep_split_reserve(&mut self, context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<()> {
+        // If fewer bytes are free, no split gains enough, and the driver need not be asked for its room.
+        let may_gain = self.has_host_memory != Some(true) && context.heap().not_allocated() >= bytes;
+        let is_short = |room| room < bytes.saturating_add(SPLIT_RESERVE);
+        if !may_gain || !self.may_reserve(context) || !context.known_room().is_some_and(is_short) {
+            return Ok(());
+        }
+        let gains = splittable(context.heap())? >= bytes;
+        if gains && self.split_reserve(context) > 0 { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Returns the bytes of room into which memory may not grow yet. The first call tries to get a granule of host
+    /// memory: if there is any, no room is reserved.
+    pub(super) fn split_reserve(&mut self, context: &mut StrategyContext<'_>) -> u64 {
+        let reserves =
+            self.may_reserve(context) && !*self.has_host_memory.get_or_insert_with(|| has_host_memory(context));
+        if reserves { SPLIT_RESERVE } else { 0 }
+    }
+
+    /// Returns whether room may be reserved for splits at present. During a capture no chunk is split.
+    fn may_reserve(&self, context: &StrategyContext<'_>) -> bool {
+        context.may_exchange() && !self.spends_reserve
     }
 
     /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the missing

@@ -68,6 +68,10 @@ pub(crate) struct Stitch {
     refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
+    /// Whether a growth may take the room that is reserved for splitting chunks (`SPLIT_RESERVE`).
+    spends_reserve: bool,
+    /// Whether chunks can be split through host memory, so that no room is reserved. `None` until this matters.
+    has_host_memory: Option<bool>,
     /// The work for which the request may wait on the GPU.
     until: Until,
     /// Whether views leave wholly free slabs to small requests.

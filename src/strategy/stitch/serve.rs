@@ -38,6 +38,7 @@ impl Strategy for Stitch {
             Means::All if context.capturing() => self.poll_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
+        self.spends_reserve = false;
         context.note_new_wait(request);
         served.or_try(|| Err(Miss::OutOfMemory { refused: self.refused }))
     }
