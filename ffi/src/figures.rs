@@ -147,7 +147,7 @@ figures! {
         pub pending_waits: u64 = pending_waits.requests,
         /// The events for which these requests waited.
         pub pending_wait_events: u64 = pending_waits.events,
-        /// How often these requests at last waited for all work of the device.
+        /// How often these requests waited, in the end, for all work of the device.
         pub pending_wait_device: u64 = pending_waits.device,
         /// How many of these waits ended at the bound `wait_ms`.
         pub pending_wait_expired: u64 = pending_waits.expired,
@@ -341,7 +341,7 @@ fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     Ok(stats)
 }
 
-/// Groups of figures whose fields have names of their own.
+/// Groups of figures whose members have other names in JSON, with the name of each member and its name in JSON.
 const RENAMED: [(&str, &[(&str, &str)]); 2] = [
     (
         "waits",

@@ -79,7 +79,8 @@ static SERVER: parking_lot::Mutex<Option<Server>> = parking_lot::Mutex::new(None
 
 #[cfg(unix)]
 fn serve(path: Option<&std::path::Path>) -> Outcome<()> {
-    // A child that is forked while the socket is made is refused, and does not remove it.
+    // Forks are noticed before the socket is made: the calls of a child that is forked meanwhile fail, and the child
+    // does not remove the socket.
     crate::fork::notice_forks()?;
     let mut server = SERVER.lock();
     if server.is_none() {
