@@ -73,8 +73,8 @@ impl Core {
         }
     }
 
-    /// Gives back host memory in which no block is live any more. If a call fails, the memory stays, and a later call tries
-    /// again.
+    /// Gives back host memory in which no block is live any more. If a call fails, the memory stays, and a later call
+    /// tries again.
     ///
     /// # Errors
     /// An error if a call failed and memory is missing at an address: no request may be served before that memory is
