@@ -14,7 +14,7 @@ const MORE_EACH_TIME: u64 = 32 << 20;
 /// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom. Each question
 /// comes after the process has given back its own free memory and the CPU has waited for the GPU.
 const AHEAD: u64 = 8;
-/// The most answers for which [`MORE_EACH_TIME`] is added.
+/// The number of answers after which the bytes to ask for grow no more by [`MORE_EACH_TIME`].
 const TIMES_MORE: u64 = 8;
 
 /// Asks other processes on the same device to give free memory back if the device has too little for a request.

@@ -81,7 +81,7 @@ impl Quarantine {
         self.waiting.retain(|(_, queue)| !queue.is_empty());
     }
 
-    /// Keeps addresses from reuse.
+    /// Keeps from reuse the addresses of an allocation whose memory was unmapped.
     pub(super) fn keep(&mut self, reservation: Span, address: u64) {
         self.bytes += reservation.size;
         self.kept.push_back(Kept { reservation, address });
