@@ -1,5 +1,5 @@
-//! Freed memory before its reuse. Memory stays mapped until the GPU has passed the free on the memory's stream. Then the
-//! memory is unmapped, and its addresses are kept from reuse for some time.
+//! Freed memory before its reuse. Memory stays mapped until the GPU has passed the free on the memory's stream. Then
+//! the memory is unmapped, and its addresses are kept from reuse for some time.
 //!
 //! Owns: the queues of events after which memory is unmapped, and the reservations that are kept from reuse.
 

@@ -314,7 +314,7 @@ impl Heap {
             let Block { state, pool, freed_at, .. } = self.blocks[id];
             classes[pool.class() as usize] = true;
             let large = pool.large();
-            // Memory with epoch 0 was never used.
+            // Memory with epoch 0 was never used, so it counts as passed.
             let passed = large == self.pools.idle() || freed_at == 0 || freed_at < self.pools[large].passed;
             // Memory of a private pool stays in the pool.
             if state != State::Free || !passed || self.is_private(pool) {
