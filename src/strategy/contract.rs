@@ -109,7 +109,7 @@ impl Rules {
 }
 
 /// The protection of a block whose free names another current stream than the block's own. The block's own stream may
-/// reuse it at once. Other streams and the driver may not, until the named stream has passed.
+/// reuse it at once. Other streams and the driver may not, until the named stream has passed the free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeUsedBy {
     /// No other stream gets the block. Giving the block back waits for the device (`cudaFree`).
@@ -130,8 +130,8 @@ pub(crate) enum Means {
     /// serve later requests.
     Cheap,
     /// The means after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request
-    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. Only for strategies
-    /// that wait for the oldest work.
+    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses
+    /// these means only for strategies that wait for the oldest work.
     Passed,
     /// The means after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request
     /// cannot use where it lies is given back, and memory grows by as much.

@@ -87,7 +87,7 @@ fn spans_in(ranges: &[Range], size: u64) -> Grown<Spans> {
     Ok(Ok(Composition::new(ranges, size, first, last)?.compose()?))
 }
 
-/// Returns the bytes that the two end ranges add to the whole chunks.
+/// Returns the bytes in parts of chunks that the first and the last range add to a view's whole chunks.
 fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
