@@ -95,7 +95,7 @@ const CLASSES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     by_pool: Vec<Misses>,
-    /// The last operation before the present request's round, as used for waits.
+    /// The last operation before the present request's round. Work given to the GPU after it belongs to the round.
     before: u64,
 }
 

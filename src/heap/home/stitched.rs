@@ -245,8 +245,8 @@ impl Heap {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
             if self.blocks[free].pool == self.pools.idle().small() && part < self.blocks[free].size {
-                // The whole idle slab goes to the request's small pool, even if only a part is needed: a remainder left in
-                // the idle pool could never merge with that part again.
+                // The whole idle slab goes to the request's small pool, even if only a part is needed: a remainder left
+                // in the idle pool could never merge with that part again.
                 self.hand_over(free, pool.small());
             }
             let part = Span::new(from, part);
