@@ -172,8 +172,8 @@ figures! {
         pub asleep_bytes: u64 = sleep.asleep_bytes,
         /// Page-locked host memory for backups of tags.
         pub page_locked_bytes: u64 = sleep.page_locked_bytes,
-        /// Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on a
-        /// full device). `reserved_bytes` does not include them.
+        /// Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on
+        /// a full device). `reserved_bytes` does not include them.
         pub spilled_bytes: Stat = spilled_bytes,
         /// Requests that were served only because memory was spilled for them.
         pub spill_requests: u64 = spills.requests,
