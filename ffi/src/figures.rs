@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Figures that the struct of C lacks, and that JSON or Rust alone has. The struct lacks `guard.*` too.
+    /// Figures that only JSON or Rust has, and the struct of C lacks. The struct lacks `guard.*` too.
     const NOT_IN_C: [&str; 7] = [
         "strategy",
         "instead_of",

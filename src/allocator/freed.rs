@@ -97,7 +97,7 @@ impl Core {
         freed
     }
 
-    /// Frees a block once the streams that were named for it have passed.
+    /// Frees a block once the streams that were named for it have passed the free.
     fn free_in_order(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {

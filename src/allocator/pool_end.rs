@@ -32,9 +32,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes idle the memory that streams have passed, if streams share memory. This comes before a capture, because no
-    /// event can be queried during it: the capture would take new memory instead of this memory, and a graph never
-    /// gives back the memory that its capture takes.
+    /// Makes idle the memory that streams have passed, if streams share memory. The call comes before a capture. During
+    /// a capture no event can be queried, so the capture would take new memory instead, and a graph never gives back
+    /// the memory that its capture takes.
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {

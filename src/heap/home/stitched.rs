@@ -298,8 +298,8 @@ impl Heap {
         view.users == 0 && view.pins.is_empty() && view.growing.is_none() && self.has_passed(view)
     }
 
-    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools do not count: the
-    /// parts that they used still belong to the pools, and pin the view.
+    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools do not count: a
+    /// part that a private pool used still belongs to that pool, which pins the view.
     pub(crate) fn has_passed(&self, view: &View) -> bool {
         let passed = |(stream, epoch): &(PoolIndex, u64)| *epoch < self.pools[*stream].passed;
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))

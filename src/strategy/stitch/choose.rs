@@ -72,7 +72,7 @@ pub(super) fn whole(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
 /// The spans of a view, or the number of missing bytes.
 pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
-/// Returns the result of [`spans`] for the memory of these large pools alone.
+/// Returns the result of [`spans`] for only the memory of these large pools.
 pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
     Ok(spans_in(&open_ranges(heap, pools)?, size)?)
 }
@@ -326,7 +326,7 @@ mod tests {
         (usable >= size).then(|| Composition::new(ranges, size, first, last).unwrap().compose().unwrap())
     }
 
-    /// Returns whether a view maps only free bytes, no chunk twice, and parts of chunks at its ends alone.
+    /// Returns whether a view maps only free bytes, no chunk twice, and parts of chunks only at its ends.
     fn is_valid(spans: &[Span], free: &[bool], size: u64) -> bool {
         let mut mapped = vec![false; free.len()];
         for (index, span) in spans.iter().enumerate() {

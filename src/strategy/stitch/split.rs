@@ -65,7 +65,7 @@ impl Candidate {
 /// The effect of all splits for which there is room.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// The bytes in wholly free chunks afterwards, or by which memory can then grow.
+    /// The bytes that the splits free: they lie in wholly free chunks, or memory can grow by as much.
     pub(super) gain: u64,
     /// The number of chunks that result from the split chunks.
     pub(super) parts: u64,

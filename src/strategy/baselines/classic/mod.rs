@@ -1,5 +1,5 @@
 //! The classic allocators: lists of exact sizes, the buddy system, slabs, and the core of PyTorch's allocator. The
-//! classic allocators serve comparisons, so each follows its own rules alone.
+//! classic allocators are here for comparison, so each follows only the rules of its original.
 //!
 //! | file | the strategy |
 //! |---|---|
