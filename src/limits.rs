@@ -127,7 +127,7 @@ mod tests {
         assert!(limits.leaves_headroom(30, Increase::of(10)) && !limits.leaves_headroom(30, Increase::of(11)));
         assert!(limits.leaves_headroom(20, Increase::of(0)) && !limits.leaves_headroom(19, Increase::of(0)));
         assert!(!limits.leaves_headroom(u64::MAX - 1, Increase::of(u64::MAX)));
-        // A whole segment counts against the fraction only; its memory is not taken yet.
+        // A whole segment counts against the fraction only, so it needs no headroom: its memory is not taken yet.
         assert!(limits.leaves_headroom(0, Increase::segment(10)));
     }
 

@@ -125,7 +125,7 @@ pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, 
     call(|| {
         let instance = borrow(allocator)?;
         if instance.is_pinned {
-            // If the memory were free at once, the CPU would get it before `stream` has passed.
+            // If the memory were free at once, the CPU would get it while work on `stream` still uses it.
             return free_on(&instance, address, stream);
         }
         Ok(instance.allocator.free_with_current_stream(address.addr() as u64, boundary::stream(stream)?)?)

@@ -21,7 +21,7 @@ const STREAM_PER_THREAD: usize = 2;
 /// The largest size that a struct of this library can have: the caller has not set a larger value.
 const MAX_STRUCT: usize = 64 << 10;
 
-/// Runs the body of a function. Its error becomes the thread's last one.
+/// Runs the body of a function. An error of the body becomes the thread's last error.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(|| fork::admit().and_then(|()| body()))) {
@@ -31,7 +31,7 @@ pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
     }
 }
 
-/// Returns a panic as an error. Its payload may panic when dropped.
+/// Returns a panic as an error. The payload of the panic is dropped with care, because its destructor may panic too.
 #[cold]
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -42,7 +42,8 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
 
 /// Returns a text from C. `what` names it in errors.
 ///
-/// # Safety `text` is NULL or ends in a NUL, and stays unchanged for `'a`.
+/// # Safety
+/// `text` is NULL or ends in a NUL, and stays unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a str> {
     if text.is_null() {
         return Err(Failure::argument(format_args!("{what} is NULL")));
@@ -70,7 +71,7 @@ pub(crate) unsafe fn file<'a>(path: *const c_char) -> Outcome<&'a Path> {
     Ok(Path::new(unsafe { text(path, "path") }?))
 }
 
-/// Runs the body of a function with a result, which is `none` after any failure.
+/// Runs the body of a function that returns a result to C at `place`. After any failure the result is `none`.
 ///
 /// # Safety
 /// `place` is NULL, or may be written to, and by nobody else during the call.
@@ -162,7 +163,7 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
         let known = size_of::<T>();
         // SAFETY: the caller's promise.
         let size = unsafe { *to.cast::<usize>() };
-        // The first version of every struct is its present one.
+        // No struct has grown since its first version, so no caller has a smaller struct.
         if !(known..=MAX_STRUCT).contains(&size) {
             return Err(Failure::argument(format_args!(
                 "the struct's size is {size}; set it to its sizeof ({known} in this library)"
@@ -195,7 +196,7 @@ pub(crate) fn stream(handle: Stream) -> Outcome<StreamId> {
     match handle.addr() {
         STREAM_LEGACY => Ok(StreamId::DEFAULT),
         STREAM_PER_THREAD => Err(per_thread()),
-        // Its provenance is exposed: the driver converts the number back to a pointer.
+        // The provenance of the handle is exposed, because the driver converts the number back to a pointer.
         _ => Ok(StreamId(handle.expose_provenance() as u64)),
     }
 }

@@ -147,7 +147,7 @@ figures! {
         pub pending_waits: u64 = pending_waits.requests,
         /// The events for which these requests waited.
         pub pending_wait_events: u64 = pending_waits.events,
-        /// How often these requests at last waited for all work of the device.
+        /// How often these requests waited, in the end, for all work of the device.
         pub pending_wait_device: u64 = pending_waits.device,
         /// How many of these waits ended at the bound `wait_ms`.
         pub pending_wait_expired: u64 = pending_waits.expired,
@@ -172,8 +172,8 @@ figures! {
         pub asleep_bytes: u64 = sleep.asleep_bytes,
         /// Page-locked host memory for backups of tags.
         pub page_locked_bytes: u64 = sleep.page_locked_bytes,
-        /// Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on a
-        /// full device). `reserved_bytes` does not include them.
+        /// Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on
+        /// a full device). `reserved_bytes` does not include them.
         pub spilled_bytes: Stat = spilled_bytes,
         /// Requests that were served only because memory was spilled for them.
         pub spill_requests: u64 = spills.requests,
@@ -341,7 +341,7 @@ fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     Ok(stats)
 }
 
-/// Groups of figures whose fields have names of their own.
+/// Groups of figures whose members have other names in JSON, with the name of each member and its name in JSON.
 const RENAMED: [(&str, &[(&str, &str)]); 2] = [
     (
         "waits",
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Figures that the struct of C lacks, and that JSON or Rust alone has. The struct lacks `guard.*` too.
+    /// Figures that only JSON or Rust has, and the struct of C lacks. The struct lacks `guard.*` too.
     const NOT_IN_C: [&str; 7] = [
         "strategy",
         "instead_of",

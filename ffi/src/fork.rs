@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bit that says that this process is a forked child.
 const FORKED: usize = 1;
-/// The value that a running callback adds.
+/// The number that each running callback adds to the word.
 const CALLBACK: usize = 2;
 
 static ATTENTION: AtomicUsize = AtomicUsize::new(0);
@@ -46,8 +46,8 @@ pub(crate) fn is_child() -> bool {
     ATTENTION.load(Ordering::Relaxed) & FORKED != 0
 }
 
-/// Makes later forked children know that they are children. Before the first allocator there is nothing to protect, so
-/// that a child forked until then may use the library itself.
+/// Makes the calls of children that are forked from now on fail. The function is called before the first allocator is
+/// created. A child that was forked earlier has no memory of its parent to protect, and may use the library.
 pub(crate) fn notice_forks() -> Outcome<()> {
     static REGISTERED: OnceLock<i32> = OnceLock::new();
     match REGISTERED.get_or_init(register_once) {
@@ -74,7 +74,7 @@ fn register_once() -> i32 {
 /// Runs the filter or the source of a private pool, or an observer. Calls of the library from this callback, on this
 /// thread, are refused.
 pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
-    /// Whether another callback runs on this thread.
+    /// The guard that ends a callback. The field says whether another callback was already running on this thread.
     struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {

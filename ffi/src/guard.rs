@@ -86,7 +86,7 @@ pub unsafe extern "C" fn seam_note_uses(
         if addresses.is_null() {
             return Err(Failure::argument("addresses is NULL"));
         }
-        // SAFETY: as for every function (see the header): there are so many.
+        // SAFETY: as for every function (see the header): as many addresses lie there.
         let addresses = unsafe { slice::from_raw_parts(addresses, count) };
         let addresses: Vec<u64> = addresses.iter().map(|address| address.addr() as u64).collect();
         Ok(borrow(allocator)?.allocator.guard().record_access(&addresses, boundary::stream(stream)?)?)

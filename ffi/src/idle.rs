@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 /// The time between two checks. A check reads statistics under the lock: a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// The time between two checks for pending waits alone.
+/// The time between two checks of an allocator that is checked only for pending waits.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
-/// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some
-/// seconds.
+/// How long a wait is pending before a warning. A rank that evaluates or saves alone makes other ranks wait for some
+/// seconds, which is no reason for a warning.
 const PENDING: Duration = Duration::from_secs(30);
 
 /// Gives an instance a handle, and a thread if its options ask for that.

@@ -27,7 +27,8 @@ pub(crate) struct Instance {
     pub(crate) ordinal: u32,
     /// The device's name, as it was given.
     pub(crate) device: String,
-    /// The membership while free memory is lent between processes. The membership ends before the allocator.
+    /// The allocator's membership at a broker, while free memory is lent between processes. The membership ends before
+    /// the allocator.
     #[cfg(unix)]
     pub(crate) membership: Mutex<Option<Membership>>,
     /// Writes the flight recorder when a request is refused.

@@ -16,8 +16,8 @@ impl Member for Handle {
     }
 }
 
-/// Makes an allocator a member, if its options name a broker. A failure is only logged: the allocator works without a
-/// broker.
+/// Makes an allocator a member of the broker that its options name, if they name one. A failure is only logged: the
+/// allocator works without a broker.
 pub(crate) fn take_part(id: AllocatorId) {
     let Ok(instance) = registry::borrow(id) else { return };
     let Some(terms) = Terms::of(&instance.allocator) else { return };

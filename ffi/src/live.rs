@@ -26,8 +26,8 @@ impl Source for Handles {
     }
 }
 
-/// Reports the allocators of this process to other processes of the same user from now on, allocators that are created
-/// later too: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
+/// Reports the allocators of this process, including those that are created later, to other processes of the same user
+/// from now on: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
 /// name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
 /// `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
 /// SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
@@ -79,7 +79,8 @@ static SERVER: parking_lot::Mutex<Option<Server>> = parking_lot::Mutex::new(None
 
 #[cfg(unix)]
 fn serve(path: Option<&std::path::Path>) -> Outcome<()> {
-    // A child that is forked while the socket is made is refused, and does not remove it.
+    // Forks are noticed before the socket is made: the calls of a child that is forked meanwhile fail, and the child
+    // does not remove the socket.
     crate::fork::notice_forks()?;
     let mut server = SERVER.lock();
     if server.is_none() {

@@ -32,7 +32,8 @@ pub(crate) fn start(guards: bool) {
         let found = parts.join(",").parse::<Targets>();
         let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).without_time();
         let filter = found.as_ref().cloned().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::WARN));
-        // Outside of this library's own copy of `tracing`, a subscriber may be installed already, which is then used.
+        // If the library is linked into a Rust program that uses the same copy of `tracing`, the program may have
+        // installed a subscriber already. That subscriber is then used.
         let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
         if let Err(error) = found {
             tracing::warn!(%error, "{VARIABLE} is `{wanted}`, which cannot be read; expected a level such as info");

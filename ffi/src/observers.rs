@@ -29,8 +29,9 @@ pub enum Action {
     /// A request could not be met. The address holds the device's free bytes.
     Oom = 7,
     /// Memory left a segment for another one; the next events `SEAM_ACTION_SEGMENT_JOINED` say for which. A stitched
-    /// block, which is a segment of its own as long as it is live, took the memory or gave it back, or the memory
-    /// serves other requests. For the driver nothing changed. PyTorch's snapshots call this event `segment_unmap`.
+    /// block, which is a segment of its own as long as it is live, took the memory or gave it back, or free memory
+    /// passed to a pool that is shown as another segment. For the driver nothing changed. PyTorch's snapshots call this
+    /// event `segment_unmap`.
     SegmentLeft = 8,
     /// Memory that had left other segments is part of this segment; PyTorch's snapshots call this event `segment_map`.
     SegmentJoined = 9,

@@ -205,7 +205,7 @@ pub unsafe extern "C" fn seam_pool_blocks(
             return Err(Failure::argument("blocks is NULL"));
         }
         for (index, Live { address, size, requested }) in live.into_iter().enumerate() {
-            // SAFETY: as above: the buffer is for as many.
+            // SAFETY: as above: the buffer has room for as many blocks.
             unsafe { blocks.add(index).write(PoolBlock { address, size, requested }) };
         }
         Ok(())

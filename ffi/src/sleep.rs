@@ -85,8 +85,8 @@ pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) ->
     removed(allocator, id, |allocator, id| allocator.tags().remove_callback(id))
 }
 
-/// Gives page-locked memory back to the host that was kept for backups and that no sleeping tag needs. `released` gets
-/// the number of bytes; it may be NULL.
+/// Gives back to the host the page-locked memory that was kept for backups and that no sleeping tag needs. `released`
+/// gets the number of bytes; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).

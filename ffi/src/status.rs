@@ -20,7 +20,7 @@ use std::ops::Deref;
 pub enum Status {
     /// The function did what was asked.
     Ok = 0,
-    /// An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
+    /// An argument that must not be NULL is NULL, a text is not UTF-8, or a struct gives a size that it cannot have.
     InvalidArgument = 1,
     /// No allocator has this handle: it was destroyed, or never created.
     InvalidHandle = 2,
@@ -56,7 +56,7 @@ pub enum Status {
     /// A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
     /// library.
     Reentrant = 17,
-    /// As many allocators exist as can (1,024).
+    /// The most allocators that a process can have (1,024) exist already.
     TooManyAllocators = 18,
     /// A rule that must always hold inside the library is broken. Please report it.
     Internal = 19,
@@ -87,8 +87,8 @@ pub enum Status {
 /// The error of a call. The type is as large as a pointer, so that the result of a call that succeeds stays in
 /// registers.
 ///
-/// The box holds an array of one element: a list of one element can be converted to this type, and a list can be
-/// allocated fallibly.
+/// The box holds an array of one element, because a `Vec` of one element can be converted to such a box, and only a
+/// `Vec` can report that the host has no memory.
 #[derive(Debug)]
 pub(crate) struct Failure(Option<Box<[Reason; 1]>>);
 

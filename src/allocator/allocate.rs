@@ -104,9 +104,9 @@ impl Pools<'_> {
 }
 
 impl Core {
-    /// Frees blocks that other streams have passed, before a request, while frees wait or requests are routed. Returns
-    /// the private pool to which the request is routed, if any. Memory that is missing at its addresses is mapped
-    /// first.
+    /// Takes the steps before a request while freed blocks wait for streams, requests are routed to private pools, or
+    /// memory is missing at its addresses. Missing memory is mapped again, and blocks that other streams have passed
+    /// become free. Returns the private pool to which the request is routed, if any.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
         self.make_whole()?;

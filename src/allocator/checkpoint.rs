@@ -47,9 +47,9 @@ impl Pools<'_> {
             core.free(live.address)?;
         }
         core.poll()?;
-        // Until a stream has passed, its memory in a private pool may lie in two pairs of pools (large and small): one
-        // whose memory captures may take, and one set aside for memory that is free in stream order only. The wait
-        // joins them.
+        // Until the GPU has done a stream's work, the stream's memory in a private pool may lie in two pairs of pools
+        // (large and small): one pair whose memory captures may take, and one pair set aside for memory that is free in
+        // stream order only. The wait joins the two pairs.
         core.wait_for_pool(pool)?;
         // Large blocks come first: a stitched block can take a part of a slab for small blocks only while the slab is
         // wholly free.

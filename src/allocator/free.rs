@@ -1,4 +1,4 @@
-//! Frees: a block becomes free at once, or when other streams have passed.
+//! Frees: a block becomes free at once, or when other streams have passed the free.
 //!
 //! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free
 //! at once.
@@ -89,7 +89,7 @@ impl Core {
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
         match self.take_live(address) {
             Ok(id) => self.free_block(id),
-            // An allocation that grows and has no memory yet is no live block.
+            // An allocation that grows and has no memory yet has no live block, but it can be freed too.
             Err(error) => self.free_empty_growing(address, error),
         }
     }
@@ -163,7 +163,7 @@ impl Core {
         self.streams.known.add(stream)?;
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or that belongs to no stream, waits for this stream too. A
-        // guarded or spilled block is unmapped once its own stream and this stream have passed.
+        // guarded or spilled block is unmapped once its own stream and this stream have passed the free.
         let is_unmapped = self.heap.block(id).kind == Kind::Guarded || self.goes_when_freed(id);
         let mut waits = is_unmapped || self.heap.has_no_stream(id) || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {

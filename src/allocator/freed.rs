@@ -1,4 +1,5 @@
-//! The ways in which a freed block becomes free: at once, once other streams have passed, or in the driver's own pool.
+//! The ways in which a freed block becomes free: at once, once other streams have passed the free, or in the driver's
+//! own pool.
 //!
 //! Owns: which of these ways a block takes, and the steps that follow on a free. `free.rs` has the operations.
 
@@ -9,7 +10,7 @@ use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::streams::{self, Epochs, StreamContext};
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
-/// bytes. An event costs a quarter of a microsecond.
+/// bytes. The limits keep events rare: each event costs a quarter of a microsecond.
 const EPOCHS: u64 = 64;
 const LONG_EPOCH: u64 = 8 << 20;
 
@@ -18,7 +19,7 @@ const LONG_EPOCH: u64 = 8 << 20;
 pub(super) enum FreePath {
     /// The block is free at once.
     Now,
-    /// The block is free once the streams that use it have passed.
+    /// The block is free once the streams that use it have passed the free.
     AfterStreams,
     /// The block goes into the driver's own pool.
     ToDriver,
@@ -81,8 +82,8 @@ impl Core {
         Ok(())
     }
 
-    /// Frees a block once the streams that were named for it have passed. A spilled block also waits for its own
-    /// stream.
+    /// Frees a block once the streams that were named for it have passed the free. A spilled block also waits for its
+    /// own stream.
     fn free_after_streams(&mut self, id: BlockId) -> Result<()> {
         let own = self.wait_for_own(id);
         let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
@@ -96,7 +97,7 @@ impl Core {
         freed
     }
 
-    /// Frees a block once the streams that were named for it have passed.
+    /// Frees a block once the streams that were named for it have passed the free.
     fn free_in_order(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {

@@ -180,8 +180,8 @@ impl Core {
     /// has ended, since all parts are then public, even if another pool has the same number by then.
     ///
     /// # Errors
-    /// [`Error::PoolAsleep`], also for a pool that was released while it slept: chunks that are mapped after the last
-    /// part sleep too.
+    /// [`Error::PoolAsleep`], also for a pool that was released while it slept: the chunks of the view that lie after
+    /// the last part sleep too, so they cannot serve the next part.
     fn owner_of_next(&self, growth: &Growth) -> Result<Option<PoolId>> {
         let Some(owner) = growth.owner else { return Ok(None) };
         if let Some(last) = growth.parts.last()

@@ -10,11 +10,11 @@
 //!
 //! **Approach.** One option does two things. Memory does not grow into the headroom: `AllocatorContext::allows` asks
 //! the device before each growth, and a refusal is handled as at a limit. And when other users take memory of the
-//! headroom, free memory goes back until the headroom is whole again. The allocator looks at the device at misses, once
-//! in 10 ms or 256 misses and never at a hit, after the request is served, so that the request first takes the free
-//! memory that it needs. Only memory that the GPU has passed goes back, and the allocator does not wait for the GPU
-//! (`cudaFree` itself does wait). A look that finds too little free on the device, and no memory to give back, doubles
-//! the pause, up to 64 times.
+//! headroom, free memory goes back until the headroom is whole again. The allocator looks at the device at misses,
+//! never at hits: at most once in 10 ms, or once in 256 misses if these come faster. The look comes after the request
+//! is served, so that the request first takes the free memory that it needs. Only memory that the GPU has passed goes
+//! back, and the allocator does not wait for the GPU (`cudaFree` itself does wait). A look that finds too little free
+//! on the device, and no memory to give back, doubles the pause, up to 64 times.
 //!
 //! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device. If less than the
 //! headroom is free, the memory goes back that was unused since the last look: the bytes held beyond the most that were
@@ -34,8 +34,8 @@ use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
 
-/// The part (1/n) of the memory held that may be unused because it is fragmented. Steps of recorded jobs use 99.3% and
-/// more.
+/// The part (1/n) of the memory held that may be unused because it is fragmented. At their peaks, steps of recorded
+/// jobs use 99.3% or more of the memory held.
 const FRAGMENTED: u64 = 128;
 
 impl DeviceLending<'_> {
@@ -71,8 +71,8 @@ impl DeviceLending<'_> {
         self.0.core.lock().enforce_headroom()
     }
 
-    /// Gives memory back for the headroom, if a look is due; without a soft headroom, a look is always due. Returns the
-    /// bytes given back.
+    /// Gives memory back for the headroom, if a look is due. With a headroom that is not soft, a look is always due.
+    /// Returns the bytes given back.
     pub(super) fn tick_headroom(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if !core.config.headroom.is_soft {

@@ -11,7 +11,7 @@
 //! freed nothing since the last look, the time adds up, and memory goes back once this time is [`PRICE`] times as long
 //! as the driver would need to give the memory again. So a program that resumes loses at most a thousandth of its idle
 //! time. The first look after that time records an event on each stream, and a later look releases the memory that the
-//! streams have passed. Neither the CPU nor the GPU waits.
+//! streams have passed by then. Neither the CPU nor the GPU waits.
 //!
 //! **Limitations.**
 //! - A server that gets requests at shorter intervals than the required idle time never counts as idle.

@@ -17,9 +17,9 @@ use parking_lot::MutexGuard;
 /// A step of a miss. Returns a block for the request, or `None` if its means find none.
 type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
 
-/// The steps, first to last: memory that other streams have passed; the program's callbacks; the strategy by cheap
-/// means, and by all means unless the request should wait; a wait for pending memory; the memory of other processes; a
-/// wait for memory that other threads or processes give back.
+/// The steps in their order: freed blocks that other streams have passed; the program's callbacks; the strategy by
+/// cheap means, and by all means unless the request should wait; a wait for pending memory; the memory of other
+/// processes; a wait for memory that other threads or processes give back.
 const STEPS: [Step; 6] = [complete_frees, call_back, own_means, wait, borrow, retry];
 
 /// Serves a request that no free block fits, or refuses it. Afterwards, memory that the headroom lacks goes back.

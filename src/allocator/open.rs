@@ -1,6 +1,7 @@
 //! Opening an allocator by a device's name.
 //!
-//! Owns: the order in which options and device are checked, and the safety conditions for streams from elsewhere.
+//! Owns: the order in which options and device are checked, and the safety conditions for streams that the allocator's
+//! driver did not create.
 
 use super::core::Allocator;
 use crate::config::Config;

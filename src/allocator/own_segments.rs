@@ -54,7 +54,7 @@ impl Pools<'_> {
     /// # Errors
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
     /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get
-    /// access to plain memory. `segments` are dropped then.
+    /// access to plain memory. After an error, `segments` are dropped.
     pub fn open_with(self, pool: PoolId, segments: Segments) -> Result<()> {
         if segments.are_unfounded() {
             return Err(Error::HostMemory);

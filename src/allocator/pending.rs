@@ -115,8 +115,8 @@ impl Waiting {
         Ok(None)
     }
 
-    /// Waits, within the bound, for memory that can be given back to the driver for the request once the GPU has passed
-    /// it.
+    /// Waits, within the bound, until the GPU has passed memory that can then be given back to the driver, so that
+    /// memory can grow for the request.
     fn until_given_back(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let mut last = None;
         loop {

@@ -12,7 +12,8 @@ impl Core {
             return Ok(());
         }
         if self.streams.recorded.waiting() == 0 {
-            // The last streams that used a spilled block may have passed during a wait, so its memory can go back now.
+            // During a wait, the last streams that used a spilled block may have passed it, so its memory can go back
+            // now.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
         let polled = self.timed(|_, context| context.poll_recorded());

@@ -32,8 +32,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes memory that streams have passed idle, if streams share memory. During a capture no event can be queried,
-    /// and the graph never gives back the memory that its capture takes.
+    /// Makes idle the memory that streams have passed, if streams share memory. The call comes before a capture. During
+    /// a capture no event can be queried, so the capture would take new memory instead, and a graph never gives back
+    /// the memory that its capture takes.
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {

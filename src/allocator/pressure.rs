@@ -63,7 +63,7 @@ pub(super) fn call_back(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> 
             return Ok(Some(id));
         }
     }
-    // Other threads may have taken the lock meanwhile.
+    // During a callback the lock was not held, so other threads may have freed memory.
     search.fit_again()
 }
 

@@ -127,7 +127,7 @@ impl Reports<'_> {
         if layout.class_of(size) == Class::Large {
             return Ok(size);
         }
-        // Large memory of so few bytes serves no small request, so the pools of small blocks count instead.
+        // The largest request is so small that only pools of small blocks serve it, so these pools count instead.
         let small = core.heap.stream_pools().map(|pool| of(pool.small())).max().unwrap_or(room).min(layout.small_limit);
         Ok(layout.rounding.largest_within(small, &core.config.roundup_power2_divisions))
     }

@@ -34,7 +34,8 @@ impl Seen {
 }
 
 /// Tries the request again whenever memory may have become free, for as long as the option `retry_ms` says. During a
-/// capture the request is not tried again, because another thread may wait for a lock of this thread.
+/// capture the request is not tried again, because a thread that could free memory may be waiting for a lock that this
+/// thread holds.
 pub(super) fn retry(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let patience = Duration::from_millis(search.core.config.retry_ms);
     // No wait makes room for more than the device has, or a limit allows.

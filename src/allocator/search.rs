@@ -102,7 +102,7 @@ impl Core {
         &mut self,
         mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
     ) -> Result<Found> {
-        // A block that the step finds can then be handed out.
+        // Room in the table of live blocks is made first, so that a block that the step finds can be handed out.
         self.heap.reserve_live()?;
         let mut served = self.timed(&mut step);
         if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {

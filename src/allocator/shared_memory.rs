@@ -59,7 +59,8 @@ impl Sharing<'_> {
                 let endpoint = offer(&exported)?;
                 let place = Place::Chunks { endpoint, chunks };
                 let handle = place.to_bytes()?;
-                // No other process knows the memory before the handle is given to the program.
+                // It is early enough to pin the memory here: no other process knows the memory before the program has
+                // the handle.
                 core.heap.pin_physical(block);
                 core.features.sharing.shares.keep(address, exported);
                 return Ok(IpcHandle { handle, offset });

@@ -34,10 +34,10 @@ impl Spilling<'_> {
         core.checked()
     }
 
-    /// Returns spilled memory to the device, as far as there is room; free memory is given back to make room. Without the
-    /// option `spill`, parts of a split may lie in host memory if another process was faster. Returns
-    /// the bytes that came back. The CPU waits for the device. During a stream capture, and once another device has
-    /// access to the memory, no memory comes back.
+    /// Returns spilled memory to the device, as far as there is room; free memory is given back to make room. Even
+    /// without the option `spill`, parts of a split chunk may lie in host memory, if another process took the device
+    /// memory for them during the split. Returns the bytes that came back. The CPU waits for the device. During a
+    /// stream capture, and once another device has access to the memory, no memory comes back.
     ///
     /// During the call, no thread may give the device work that uses memory of the allocator, as with
     /// [`Split`](crate::Split).

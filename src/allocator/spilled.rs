@@ -23,8 +23,8 @@ impl Core {
     }
 
     /// Returns spilled memory to the device if no request had to spill for a long time, and much of the memory held is
-    /// free. The emptied host memory is kept for the next spill for the same time again, and then given back. On
-    /// failure, which is logged, the memory stays spilled.
+    /// free. The host memory that becomes empty is kept for the next spill. If there is no spill for as long a time
+    /// again, this host memory is given back. On failure, which is logged, the memory stays spilled.
     #[cold]
     pub(super) fn return_spilled(&mut self) {
         let limit = self.limits.lowest().unwrap_or(u64::MAX).min(self.driver.properties().total_memory);
@@ -73,8 +73,8 @@ impl Core {
         }
     }
 
-    /// Gives back host memory in which no block is live any more. If a call fails, the memory stays, and a later call tries
-    /// again.
+    /// Gives back host memory in which no block is live any more. If a call fails, the memory stays, and a later call
+    /// tries again.
     ///
     /// # Errors
     /// An error if a call failed and memory is missing at an address: no request may be served before that memory is

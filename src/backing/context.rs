@@ -93,7 +93,7 @@ impl<'a> AllocatorContext<'a> {
         self.0.on_streams()
     }
 
-    /// Frees the blocks whose recorded streams have passed. The CPU does not wait.
+    /// Frees the blocks that all their recorded streams have passed. The CPU does not wait.
     pub(crate) fn poll_recorded(&mut self) -> Result<(), Error> {
         self.0.streams.recorded.poll(self.0.heap, self.0.driver)
     }
@@ -118,9 +118,10 @@ impl<'a> AllocatorContext<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exchanges {
     Never,
-    /// While a gate holds all streams that the allocator knows.
+    /// Memory is exchanged while a gate holds all streams that the allocator knows.
     Gated,
-    /// Without a gate, if the driver has none or the gate cannot be closed: no other thread launches work meanwhile.
+    /// Memory is exchanged without a gate if the driver has none, or if the gate cannot be closed. The program has
+    /// promised that no other thread launches work meanwhile.
     Ungated,
 }
 

@@ -231,8 +231,8 @@ impl DriverPool {
         }
     }
 
-    /// Reads how many bytes the pool holds. A failed read is repeated once at once, and then at the next step. The
-    /// caller's step does not fail because of a failed read.
+    /// Reads how many bytes the pool holds. A failed read is repeated once without a pause, and then at the next step.
+    /// The caller's step does not fail because of a failed read.
     fn read_held(&mut self, context: &mut StrategyContext<'_>) {
         let Some(pool) = self.pool else { return };
         let ask = || context.allowed_in_captures(|| context.driver.pool_attribute(pool, PoolAttribute::Reserved));

@@ -169,7 +169,7 @@ impl Cut {
         Ok(Self { id, parts })
     }
 
-    /// Returns the bytes of new memory on the device.
+    /// Returns the bytes of new memory that the cut needs on the device.
     fn copied(&self) -> u64 {
         self.parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum()
     }
@@ -178,7 +178,7 @@ impl Cut {
         self.parts.iter().any(|part| part.fate == fate)
     }
 
-    /// Returns how many mappings each place of the chunk gets.
+    /// Returns how many mappings replace the chunk's mapping at each of its places.
     fn mapped(&self) -> usize {
         self.parts.iter().filter(|part| part.fate != Fate::Lost).count()
     }

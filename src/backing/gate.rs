@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long the CPU waits for held streams and for copies in each try to close the gate, in nanoseconds, plus 1 ns for
-/// each `BYTES_PER_NS` bytes to copy. Another thread may launch work between the kernels of the streams, and then a
-/// gate never closes, so the first tries are short. A program whose threads run ahead has given its streams work for
-/// many milliseconds, so the later tries are long. Work that takes longer may wait for other ranks, which may wait for
-/// a held stream.
+/// each `BYTES_PER_NS` bytes to copy. A kernel on each stream makes the gate. If another thread launches work between
+/// two of these kernels, the gate never closes, so the first tries are short. A program whose threads run ahead has
+/// given its streams work for many milliseconds, so the later tries are long. No try is longer, because work that takes
+/// longer may wait for other ranks, which may wait for a held stream.
 const PATIENCE_NS: [u64; 5] = [5_000_000, 20_000_000, 200_000_000, 200_000_000, 200_000_000];
 /// The longest pause between two tries, in nanoseconds.
 const PAUSE_NS: u64 = 20_000_000;

@@ -17,9 +17,9 @@ const UNIT: u64 = 64 * GRANULE;
 /// Each range has at least this part (1/n) of the device's memory, so that home has no more than some hundred ranges.
 const LEAST_PART: u64 = 64;
 
-/// Reserves home, if home does not exist yet, with `times` as many addresses as the device has memory. If the driver
-/// refuses so many addresses, home gets a half of them, or a quarter, and so on, but at least the range that a request
-/// of `size` bytes needs.
+/// Reserves home, if home does not exist yet. Home gets `times` times as many bytes of addresses as the device has
+/// memory. If the driver refuses so many addresses, home gets a half of them, or a quarter, and so on, but at least the
+/// range that a request of `size` bytes needs.
 pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: u64) -> MissResult<()> {
     if context.heap.home().is_some() {
         return Ok(());

@@ -6,7 +6,8 @@ use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::GRANULE;
 
 /// The bytes up to which the choice is exact to the granule. While more bytes are missing, pieces are taken in order of
-/// preference. The constant bounds the time of the choice: at most as many steps as pieces times these granules.
+/// preference. The constant bounds the time of the choice, which has at most as many steps as the number of pieces
+/// multiplied by this number of granules.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
 /// Returns the indices of pieces that add up to at least `bytes`. None of the chosen pieces could be left out. `sizes`

@@ -21,7 +21,7 @@ pub(crate) struct PendingRollback {
 }
 
 impl PendingRollback {
-    /// Returns whether all failed calls are undone.
+    /// Returns whether no change is left to be undone.
     pub(crate) fn is_empty(&self) -> bool {
         self.mappings.is_empty() && self.unreleased.is_empty() && self.unrestored.is_empty()
     }

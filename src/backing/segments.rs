@@ -13,8 +13,8 @@ use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::span::Span;
 use std::cmp::Reverse;
 
-/// A number of bytes that no segment reaches: the size of the user address space of x86-64. The flight recorder has
-/// room only for sizes below this number.
+/// The limit below which the size of every segment lies, in bytes: the size of the user address space of x86-64. The
+/// flight recorder has room only for sizes below this number.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Allocates a segment for a pool, by the pool's source or by the driver's `malloc`. Returns the segment's block, which

@@ -17,7 +17,8 @@ use std::cmp::Reverse;
 /// The most exchanges that the bounds or the driver may refuse in one call of [`spill`].
 const MAX_REFUSED: u32 = 16;
 
-/// The number of steps in which the live parts of chunks are compared.
+/// The fineness with which the live shares of chunks are compared: in 64ths of a chunk. Of chunks with equal shares,
+/// the coldest is spilled first.
 const SHARES: u128 = 64;
 
 /// A chunk that is to be spilled.
@@ -75,12 +76,12 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
     Ok(any)
 }
 
-/// Splits a chunk without room on the device for copies of its live parts: these go to host memory, the device gets the
-/// whole chunk back, and the parts return at once. `parts` are the parts of the split. Returns whether the chunk was
-/// split; if not, nothing has changed.
+/// Splits a chunk without room on the device for copies of its live parts: the live parts go to host memory, the device
+/// gets the memory of the whole chunk back, and the live parts return at once. `parts` are the parts of the split.
+/// Returns whether the chunk was split; if not, nothing has changed.
 ///
-/// If the device has no room for the parts after all, because another process was faster, they stay in host memory, as
-/// spilled memory does, until the next such split, or until memory comes back by itself.
+/// If another process takes the device memory that is then free, the live parts stay in host memory, as spilled memory
+/// does, until the next such split, or until memory comes back by itself.
 ///
 /// # Errors
 /// The errors of [`exchange`], except that a host without such memory counts as no split.

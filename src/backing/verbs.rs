@@ -31,8 +31,8 @@ impl StrategyContext<'_> {
         self.heap.join_free_segments()
     }
 
-    /// Takes a block for the request from a run of free blocks that begins at `first`. The blocks of the run differ
-    /// only in their pools.
+    /// Takes a block for the request from a run of free blocks that begins at `first`. Nothing but their pools keeps
+    /// the blocks of the run from merging.
     pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
         let id = self.heap.join_run(first, request.pool, request.size)?;
         self.heap.take_free(id);
@@ -88,8 +88,8 @@ impl StrategyContext<'_> {
         Ok(streams.epochs.has_passed_all(&mut on, pool.large())?)
     }
 
-    /// During a capture, frees blocks and makes memory idle. Streams have passed this memory by events recorded before
-    /// the capture.
+    /// During a capture, frees the blocks and makes idle the memory that streams have passed, as far as events that
+    /// were recorded before the capture show this.
     pub(crate) fn poll_in_capture(&mut self) -> Result<()> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.poll_in_capture(&mut on, &mut streams.recorded)

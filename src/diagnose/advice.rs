@@ -114,7 +114,7 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
     let joins = input.properties.virtual_memory && kept <= figures.max_held;
-    // Memory that the driver refuses here, it would refuse to `stitch` too.
+    // If the driver refuses memory here, it would refuse memory to `stitch` too.
     if figures.stitches || figures.segmented || figures.capturing || !joins || figures.is_refused_by_driver() {
         return None;
     }

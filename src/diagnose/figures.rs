@@ -115,7 +115,7 @@ impl<'a> Figures<'a> {
     /// Returns the limits that forbid a growth by `growth` bytes for the request, or `None` if none does.
     pub(super) fn exceeded_by(&self, growth: u64) -> Option<Limit> {
         let ReportInput { heap, config, request, limits, .. } = *self.input;
-        // `expandable` counts against the fraction as PyTorch does.
+        // `expandable` counts a whole segment against the fraction, as PyTorch does.
         let counted = match config.strategy {
             StrategyKind::Expandable => segment_size(request.size, config.large_segment_size),
             _ => growth,
@@ -129,8 +129,9 @@ impl<'a> Figures<'a> {
         self.growth <= self.room && self.exceeded().is_none()
     }
 
-    /// Returns the usage of all views, with the refused view and the views refused before it. The figure assumes that
-    /// each live block is in a view with chunks of its own, except for the two chunks at the view's ends.
+    /// Returns the usage that all views would have together with the refused view and the views that were refused
+    /// earlier. The figure assumes that each live block is in a view with chunks of its own, except for the two chunks
+    /// at the view's ends.
     pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
         let live = self.input.heap.counters().allocation.current();
         let ends = 2 * live * largest_chunk(self.input.heap);

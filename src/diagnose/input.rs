@@ -24,7 +24,7 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) request: &'a Request,
     /// The name of the policy that chooses the memory to spill.
     pub(crate) spill_policy: &'static str,
-    /// The value of `split` with which chunks could be split, if they cannot be now.
+    /// The value of `split` with which chunks could be split, if no chunk can be split now.
     pub(crate) split: Option<Split>,
     /// The usage of all views together with a view that the bounds forbade; `None` if they forbade no view.
     pub(crate) refused: Option<ViewUsage>,

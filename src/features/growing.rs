@@ -131,7 +131,7 @@ impl Growths {
         Ok(fits)
     }
 
-    /// Marks an allocation as growing, since the lock may be released meanwhile.
+    /// Marks an allocation as growing: the lock may be released while it grows, and no other thread may grow it then.
     pub(crate) fn begin(&mut self, address: u64) -> Result<()> {
         self.idle(address)?.busy = true;
         Ok(())
@@ -208,7 +208,7 @@ impl Growths {
     /// Notes that a stream uses an allocation, and will use its later parts.
     pub(crate) fn name(&mut self, address: u64, stream: StreamId) -> Result<()> {
         let growth = self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
-        // The handle of an ended stream belongs to another stream.
+        // Once the allocation's own stream has ended, its handle names another stream.
         if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
         }

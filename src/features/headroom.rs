@@ -6,7 +6,8 @@
 const PAUSE: u64 = 10_000_000;
 /// The number of misses after which a look is due in any case. A miss that maps memory takes some 20 us in the driver.
 const MISSES: u64 = 256;
-/// The largest factor by which the pause and the number of misses are stretched while looks free no memory.
+/// The largest factor by which the pause and the number of misses between two looks are multiplied while looks free no
+/// memory.
 const LONGEST: u64 = 64;
 
 /// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be

@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The bytes to ask for beyond the missing ones, for each answer that did not suffice. The driver sometimes refuses
-/// memory that it reports as free.
+/// The bytes to ask for in addition to the missing bytes, for each earlier answer that did not suffice. The driver
+/// sometimes refuses memory that it reports as free.
 const MORE_EACH_TIME: u64 = 32 << 20;
 /// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom. Each question
 /// comes after the process has given back its own free memory and the CPU has waited for the GPU.
 const AHEAD: u64 = 8;
-/// The most answers for which [`MORE_EACH_TIME`] is added.
+/// The number of answers after which the bytes to ask for grow no more by [`MORE_EACH_TIME`].
 const TIMES_MORE: u64 = 8;
 
 /// Asks other processes on the same device to give free memory back if the device has too little for a request.

@@ -7,7 +7,8 @@ use crate::heap::FitRules;
 use crate::strategy::{Rules, rules_of_own_segments};
 
 pub(crate) struct OwnMemory {
-    /// The rules for pools with segments of their own: first for split segments, then for unsplit ones.
+    /// The rules for pools with segments of their own: the first for segments that are split, the second for segments
+    /// that stay one block.
     pub(crate) segments: [FitRules; 2],
     /// The rules for pools with chunks of their own.
     pub(crate) apart: FitRules,

@@ -85,7 +85,8 @@ impl Callbacks {
 }
 
 /// The callbacks that one thread still has to call for its request. `Calls` holds ids and no callbacks, so dropping it
-/// runs no code of the program. `Drop` takes the lock of the callback list, so it must not be dropped under that lock.
+/// runs no code of the program. Its `Drop` takes the lock of the callback list, so the value must not be dropped under
+/// that lock.
 pub(crate) struct Calls<'a> {
     of: &'a Callbacks,
     thread: ThreadId,

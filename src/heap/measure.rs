@@ -1,4 +1,5 @@
-//! The measures of fragmentation, for [`Fragmentation`]. A walk over all free ranges takes them and changes no table.
+//! The measures of fragmentation, for [`Fragmentation`]. A walk over all free ranges takes these measures, and changes
+//! no table.
 
 use super::blocks::starts::GRANULE;
 use super::tables::Heap;

@@ -18,7 +18,7 @@ impl Heap {
         if self.is_segmented(pool) { &Layout::PYTORCH } else { &self.rules.layout }
     }
 
-    /// Returns when free neighbours of a pool become one block.
+    /// Returns the rule by which free neighbours of a pool become one block.
     #[inline]
     pub(super) fn merging_in(&self, pool: PoolIndex) -> Merging {
         match self.rules.layout.merging {

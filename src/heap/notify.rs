@@ -65,8 +65,9 @@ impl Heap {
         Range { span, pool, shared: self.is_shared(kind) }
     }
 
-    /// Returns whether memory of this kind belongs to no single stream. The viewer joins mapped ranges of one stream
-    /// only. Memory at home moves between streams all the time. When a private pool ends, even live blocks move.
+    /// Returns whether memory of this kind belongs to no single stream. PyTorch's viewer joins mapped ranges only if
+    /// they are of one stream. Memory at home moves between streams all the time, and when a private pool ends, even
+    /// live blocks move. So all memory at home is shown under one stream.
     fn is_shared(&self, kind: Kind) -> bool {
         kind == Kind::Home && self.rules.home_is_shared
     }

@@ -42,7 +42,7 @@ impl Heap {
         }
         for beside in [prev, next] {
             let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.pools.idle();
-            // A private pool keeps all memory that it gets, so it takes no memory beyond its requests.
+            // A private pool keeps all memory that it gets, so idle memory does not join its blocks.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }

@@ -121,8 +121,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     /// Shrinks to `size` bytes; a size above the present size has no effect. Whole chunks of memory after these bytes
-    /// become free for other requests once the GPU has passed the work queued so far on the allocation's streams,
-    /// including the stream of [`Self::set_last_use`], or once the requests wait for this work.
+    /// become free for other requests. These requests get the memory once the GPU has passed the work queued so far on
+    /// the allocation's streams, including the stream of [`Self::set_last_use`], or they wait for this work on the GPU.
     ///
     /// # Errors
     /// The errors of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`]

@@ -10,8 +10,8 @@ use crate::ids::StreamId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastUse {
     own: StreamId,
-    /// The stream that the program named; `None` if it named no stream. Its handle may equal the handle of the own
-    /// stream, and still mean another stream after [`Streams::forget`](crate::operations::Streams::forget).
+    /// The stream that the program named; `None` if it named no stream. The handle of the named stream may equal that
+    /// of the own stream and still mean another stream, after [`Streams::forget`](crate::operations::Streams::forget).
     named: Option<StreamId>,
 }
 
@@ -44,7 +44,8 @@ impl LastUse {
         self.named = Some(stream);
     }
 
-    /// Frees the allocation once the last use has passed.
+    /// Frees the allocation, on the stream of the last use if the program named one. The memory then waits for that
+    /// stream too.
     #[inline]
     pub(super) fn free(&self, allocator: &Allocator, address: u64) -> Result<()> {
         match self.named {

@@ -5,7 +5,7 @@
 //! The allocator serves a hit by itself, by [`Strategy::rules`]. The rules are plain data, so that the hot path makes
 //! no dynamic call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory is given back
 //! ([`Strategy::release`]). A strategy reads the heap ([`StrategyContext::heap`]). A strategy changes the heap and
-//! calls the driver by the verbs of `backing` alone: the types allow no other way.
+//! calls the driver only by the verbs of `backing`: the types allow no other way.
 //!
 //! The allocator and every verb keep to these rules:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
@@ -30,7 +30,7 @@
 //!    the strategy runs on host memory, also add the `mod` to `tests/contract_on_host`.
 //!
 //! # Example
-//! The example is `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also
+//! The example is `first_fit.rs`, which a test below runs. The file implements only the trait; a row of the table also
 //! needs `Default` and [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block
 //! that fits would serve a hit:
 //! ```ignore
@@ -77,7 +77,7 @@ pub(crate) struct Abilities {
     pub(crate) sleeps: bool,
     /// Whether freed blocks of a private pool can be handed out again at the same addresses.
     pub(crate) restores: bool,
-    /// Whether the strategy knows without a wait which memory the GPU has passed, and can release that memory alone.
+    /// Whether the strategy knows without a wait which memory the GPU has passed, and can release only that memory.
     pub(crate) tells_passed: bool,
     /// Whether the memory can be shared with other processes, other devices and other libraries.
     pub(crate) exports: bool,
@@ -109,7 +109,7 @@ impl Rules {
 }
 
 /// The protection of a block whose free names another current stream than the block's own. The block's own stream may
-/// reuse it at once. Other streams and the driver may not, until the named stream has passed.
+/// reuse it at once. Other streams and the driver may not, until the named stream has passed the free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeUsedBy {
     /// No other stream gets the block. Giving the block back waits for the device (`cudaFree`).
@@ -130,8 +130,8 @@ pub(crate) enum Means {
     /// serve later requests.
     Cheap,
     /// The means after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request
-    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. Only for strategies
-    /// that wait for the oldest work.
+    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses
+    /// these means only for strategies that wait for the oldest work.
     Passed,
     /// The means after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request
     /// cannot use where it lies is given back, and memory grows by as much.

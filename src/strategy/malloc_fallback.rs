@@ -1,5 +1,6 @@
 //! The steps of PyTorch's allocator when no free block fits, in PyTorch's order: collect garbage, take new memory, give
-//! back just enough and try again, give back everything and try again. One further step searches the free blocks again.
+//! back just enough and try again, give back everything and try again. Unlike PyTorch, one further step then searches
+//! the free blocks again.
 //!
 //! Owns: the order of the steps, which makes every [`MallocLike`] a strategy (`malloc` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
@@ -61,7 +62,7 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
 /// other parts of its segment are live. PyTorch refuses the request here, although it would serve the same request if
 /// it were repeated.
 fn fit_what_stayed<S: MallocLike>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-    // The first search has already counted this request.
+    // The first search has already counted this request in the clock for ages.
     let rules = FitRules { count_ages: false, ..strategy.fit(context.config) };
     context.fit(request, &rules).ok_or(Miss::OUT_OF_MEMORY)
 }

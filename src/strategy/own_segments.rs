@@ -21,9 +21,10 @@ pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules 
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 
-/// Serves a request from a new segment. If that fails, all means may be used and no stream is captured: waits for
-/// recorded streams, reclaims ended private pools and searches the free blocks. Then releases one segment's size and
-/// tries a new segment. Then releases everything and tries again.
+/// Serves a request from a new segment. If no segment can be had, and if all means may be used and no stream is being
+/// captured, the function waits for recorded streams, reclaims ended private pools, and searches the free blocks. If no
+/// block fits, the function releases the bytes of one segment and tries a new segment. If that fails too, the function
+/// releases everything and tries again.
 pub(crate) fn serve_own_segments(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,

@@ -72,7 +72,7 @@ impl Closed {
 /// has more such epochs, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
-/// The number of other streams in an open epoch from which their events are queried.
+/// From this number of other streams in an open epoch on, their events are queried each time the number has doubled.
 const MANY_OTHERS: usize = 64;
 
 /// The epochs of other streams for which a stream has waited on the GPU.
@@ -260,9 +260,10 @@ impl Epochs {
     }
 
     /// Notes that memory of a large pool is freed while `stream` is the current stream. The work given to `stream` so
-    /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, since the
+    /// far must be done before other streams get memory freed in this epoch. The event is recorded at once, since the
     /// stream may be destroyed afterwards. Returns whether the event was recorded. In a capture no event is recorded,
-    /// although other streams still run, and none in a capture of `stream` of which the allocator was not told.
+    /// although other streams still run. Nor is an event recorded if `stream` is in a capture of which the allocator
+    /// was not told.
     pub(crate) fn free_used_by(
         &mut self,
         context: &StreamContext<'_>,
@@ -286,8 +287,8 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Drops other streams that have passed, each time the number of other streams has doubled. Otherwise an epoch that
-    /// stays open would collect such streams without a bound.
+    /// Drops the other streams whose events are complete, each time the number of other streams has doubled. Otherwise
+    /// an epoch that stays open would collect such streams without a bound.
     fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
         let others = &mut self.others[number];
         if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {

@@ -9,7 +9,7 @@ use crate::heap::Heap;
 use crate::ids::StreamId;
 use rustc_hash::FxHashSet;
 
-/// The most streams that are kept. A device cannot hold as many.
+/// The most streams that are kept. A gate could not hold more streams of a device anyway.
 const MOST: usize = 1024;
 
 /// The streams that may use memory of the allocator.

@@ -48,7 +48,7 @@ impl Overdue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No look has checked the wait yet.
+    /// No call of [`NewWaits::overdue`], a look, has checked the wait yet.
     New,
     /// A look has found the wait pending, for the first time at this moment.
     Pending(Instant),

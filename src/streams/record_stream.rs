@@ -77,9 +77,9 @@ impl RecordedStreams {
             + map_bytes(&self.named.0)
     }
 
-    /// Returns whether events should be queried even if no request misses the memory. Either many more blocks wait than
-    /// at the last query, so that each block is queried a constant number of times on average, or some blocks have no
-    /// events yet.
+    /// Returns whether events should be queried even if the request is a hit. Either many more blocks wait than at the
+    /// last query, so that each block is queried a constant number of times on average, or some blocks have no events
+    /// yet.
     pub(crate) fn is_due(&self) -> bool {
         !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
     }

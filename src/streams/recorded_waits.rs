@@ -135,7 +135,7 @@ impl Streams {
     }
 
     /// Returns the operation that recorded the event which ends the epoch of a pending block's free on its own stream;
-    /// 0 if the epoch has passed. Returns `None` if the epoch is open.
+    /// 0 if the GPU has passed the epoch. Returns `None` if the epoch is open.
     fn freed_at(&self, context: &StreamContext<'_>, block: BlockId, from: PoolIndex) -> Option<u64> {
         let epoch = self.recorded.epoch_in(block, from)?;
         if epoch < context.heap.pool(from).passed {

@@ -6,7 +6,8 @@
 //!
 //! **Rationale.** A wait that the allocator adds is a dependency that the program did not request. If the awaited work
 //! communicates with another process, the work completes only after the other process has made progress. If an
-//! allocator there has added the opposite wait, both processes hang for ever, although the programs alone would run:
+//! allocator there has added the opposite wait, both processes hang for ever, although the programs would run without
+//! these waits:
 //! ```text
 //! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
 //! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it  no receive is ever given to a GPU
@@ -95,7 +96,7 @@ const CLASSES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     by_pool: Vec<Misses>,
-    /// The last operation before the present request's round, as used for waits.
+    /// The last operation before the present request's round. Work given to the GPU after it belongs to the round.
     before: u64,
 }
 

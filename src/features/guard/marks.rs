@@ -11,7 +11,8 @@ use crate::report::guard::{Explanation, Finding, GuardedAllocation, Place};
 const CANARY: u8 = 0xc5;
 /// The value of the bytes of freed memory: NaN as a floating-point number of any width, -1 as an integer.
 const POISON: u8 = 0xff;
-/// The most bytes that are filled in the slack before an allocation.
+/// The most bytes that are filled before an allocation, in the memory of its mapping that serves no request (the
+/// slack).
 const CANARY_BEFORE: u64 = 4096;
 /// Freed memory of up to this many bytes is checked completely. Larger memory is checked at both ends only, since each
 /// byte is copied to the CPU.
@@ -34,7 +35,7 @@ pub(super) fn fill_poison(driver: &dyn Driver, allocation: &GuardedAllocation, s
     driver.fill(allocation.address, allocation.size, POISON, stream)
 }
 
-/// Checks the bytes around an allocation. All work that uses them must have passed.
+/// Checks the bytes around an allocation. All work that uses them must be done.
 pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult<Vec<Finding>> {
     let allocation = record.allocation;
     let [before, behind] = canaries(&allocation, record.slack);
@@ -50,7 +51,7 @@ pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult
     Ok(found)
 }
 
-/// Checks freed memory that was filled. All work that uses it must have passed.
+/// Checks freed memory that was filled. All work that uses it must be done.
 pub(super) fn check_poison(driver: &dyn Driver, allocation: GuardedAllocation) -> DriverResult<Option<Finding>> {
     let GuardedAllocation { address, size, .. } = allocation;
     let ranges = match size {

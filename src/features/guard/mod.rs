@@ -31,8 +31,8 @@ use stream_uses::{StreamUses, TARGET};
 /// The most findings that are kept, so that a mistake in each step does not fill host memory with reports.
 const FINDINGS_KEPT: usize = 1000;
 
-/// The largest part (1/n) of the allowed memory that slack takes. A program that needs no more than the rest therefore
-/// never runs out of memory because of slack.
+/// The largest part (1/n) of the allowed memory that slack, the unused memory before guarded blocks, may take. A
+/// program that needs no more than the rest therefore never runs out of memory because of slack.
 const SLACK_SHARE: u64 = 4;
 
 /// The state of guard mode.

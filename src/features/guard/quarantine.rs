@@ -1,5 +1,5 @@
-//! Freed memory before its reuse. Memory stays mapped until the GPU has passed the free on the memory's stream. Then the
-//! memory is unmapped, and its addresses are kept from reuse for some time.
+//! Freed memory before its reuse. Memory stays mapped until the GPU has passed the free on the memory's stream. Then
+//! the memory is unmapped, and its addresses are kept from reuse for some time.
 //!
 //! Owns: the queues of events after which memory is unmapped, and the reservations that are kept from reuse.
 
@@ -81,7 +81,7 @@ impl Quarantine {
         self.waiting.retain(|(_, queue)| !queue.is_empty());
     }
 
-    /// Keeps addresses from reuse.
+    /// Keeps from reuse the addresses of an allocation whose memory was unmapped.
     pub(super) fn keep(&mut self, reservation: Span, address: u64) {
         self.bytes += reservation.size;
         self.kept.push_back(Kept { reservation, address });

@@ -30,7 +30,7 @@ type Clock = FxHashMap<StreamId, u64>;
 struct Stream {
     /// The number of uses so far.
     made: u64,
-    /// All uses up to this number have ended.
+    /// The number up to which all uses have ended.
     passed: u64,
     /// The uses that have not been seen to end, oldest first.
     outstanding: VecDeque<(u64, EventId)>,
@@ -88,8 +88,8 @@ impl StreamUses {
         }
     }
 
-    /// Returns whether the next work of `stream` comes after a use on another stream: the use has ended, or the stream
-    /// waits for it.
+    /// Returns whether the next work of `stream` certainly comes after a use on another stream, because the use has
+    /// ended or `stream` waits for it.
     pub(super) fn comes_after(
         &mut self,
         driver: &dyn Driver,

@@ -16,8 +16,8 @@ impl Blocks {
             return found;
         }
         if rules.growing_edge {
-            // Only a block at a growing edge can serve more than its size. So the next block can be better only if this
-            // block is at a growing edge.
+            // The block with the least room fits best. A block at a growing edge has more room than its size, so a
+            // larger block may have less room.
             while room(table, found) > table[found].size {
                 let next = free.successor(table, found);
                 if next.is_none() || room(table, next) >= room(table, found) {

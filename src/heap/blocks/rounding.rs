@@ -66,7 +66,7 @@ impl Rounding {
         match unpadded {
             0 => 0,
             _ if self.round(unpadded, divisions) <= block => unpadded,
-            // From 512 on, powers of two are never rounded up.
+            // From 512 bytes on, no rule rounds a power of two up, so this request gets a block of its own size.
             _ => 1 << unpadded.ilog2(),
         }
     }

@@ -36,7 +36,7 @@ impl Blocks {
     /// Makes the indexes of one more pair of pools, and room for these indexes.
     pub(in crate::heap) fn reserve_pair(&mut self) -> Grown<[FreeIndex; 2]> {
         self.free.try_reserve(2)?;
-        // Of small memory, only whole slabs serve views.
+        // The fingerprint of a small pool counts whole slabs only, since no other small memory serves views.
         Ok([FreeIndex::new(0)?, FreeIndex::new(GRANULE)?])
     }
 

@@ -32,7 +32,7 @@ impl Heap {
         back
     }
 
-    /// Halves a block that is in no index until it has the size of the request, by [`Placement::Halves`].
+    /// Halves a block until it has the size of the request, by [`Placement::Halves`]. The block is in no index.
     pub(super) fn halve(&mut self, id: BlockId, size: u64) -> BlockId {
         let block = self.blocks[id];
         let mut cuts = 0;

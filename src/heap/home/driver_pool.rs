@@ -1,7 +1,7 @@
 //! Memory of the driver's stream-ordered pool. Each allocation of the pool is a segment with one block. The pool's
 //! other memory is idle.
 //!
-//! Owns: how allocations of the pool are added and removed. The driver alone divides the pool's memory.
+//! Owns: how allocations of the pool are added and removed. Only the driver divides the pool's memory.
 
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, DriverResult};

@@ -94,7 +94,7 @@ impl Heap {
     }
 
     /// Notes that a guarded block was freed and no recorded stream uses it any more. The block's memory can be unmapped
-    /// once its own stream has passed.
+    /// once its own stream has passed the free.
     pub(in crate::heap) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
         self.home.retired.push(id);

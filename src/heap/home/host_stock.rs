@@ -5,7 +5,7 @@
 //!
 //! The operating system takes a third of a second to page-lock a GiB, which is most of the time of a spill. So the host
 //! memory of chunks that come back, or are freed, is kept here. Kept and spilled bytes together never exceed the most
-//! bytes that were spilled at once: the program has used as much host memory before.
+//! bytes that were spilled at once. So keeping memory takes no more host memory than spilling has taken before.
 
 use crate::fallible::{Grown, TryCollect};
 use crate::ids::Handle;

@@ -101,8 +101,9 @@ impl Heap {
     }
 }
 
-/// Returns how many bytes of a free span stay free before a request, so that as many granules as possible stay whole. A
-/// part of a granule serves views only at their ends, and no chunk can be split inside a granule.
+/// Returns how many bytes of a free span stay free before a request, so that as many granules as possible stay whole.
+/// Whole granules are worth more: a part of a granule serves views only at their ends, and no chunk can be split inside
+/// a granule.
 /// ```text
 /// granules          |      |      |      |      |
 /// 2, odd start         ...............####[####]       ends at a border: at the end

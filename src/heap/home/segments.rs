@@ -213,7 +213,7 @@ impl Heap {
             let Block { address, pool, .. } = blocks[rest];
             pools[pool].unmapped.insert((address, rest));
         });
-        // Memory that was never used counts as passed by every stream.
+        // Memory that was never used has epoch 0, and counts as passed by every stream.
         self.blocks[new].freed_at = 0;
         self.blocks[new].pool = pool;
         self.blocks[new].state = State::Free;

@@ -7,7 +7,8 @@
 //! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
 //! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and granules shared by two. Dots: no memory
 //! ```
-//! So a freed block leaves parts without other live blocks, and the host memory of these parts is given back.
+//! So the parts of a freed block, except granules that a live block shares, have no live bytes, and their host memory
+//! is given back.
 
 use super::chunk_map::Chunk;
 use super::spilling::{MAX_DOUBLINGS, QUIET};

@@ -107,7 +107,8 @@ impl Heap {
         bytes
     }
 
-    /// Returns whether a pending block is spilled, so that its host memory is given back once every stream has passed.
+    /// Returns whether a pending block is spilled, so that its host memory is given back once every stream has passed
+    /// the block.
     pub(in crate::heap) fn is_spilled_block(&self, id: BlockId) -> bool {
         self.home.spilling.waits_for_own.contains(&id)
     }

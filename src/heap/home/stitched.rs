@@ -245,8 +245,8 @@ impl Heap {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
             if self.blocks[free].pool == self.pools.idle().small() && part < self.blocks[free].size {
-                // The whole idle slab goes to the request's small pool, even if only a part is needed: a remainder left in
-                // the idle pool could never merge with that part again.
+                // The whole idle slab goes to the request's small pool, even if only a part is needed: a remainder left
+                // in the idle pool could never merge with that part again.
                 self.hand_over(free, pool.small());
             }
             let part = Span::new(from, part);
@@ -298,8 +298,8 @@ impl Heap {
         view.users == 0 && view.pins.is_empty() && view.growing.is_none() && self.has_passed(view)
     }
 
-    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools do not count: the
-    /// parts that they used still belong to the pools, and pin the view.
+    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools do not count: a
+    /// part that a private pool used still belongs to that pool, which pins the view.
     pub(crate) fn has_passed(&self, view: &View) -> bool {
         let passed = |(stream, epoch): &(PoolIndex, u64)| *epoch < self.pools[*stream].passed;
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
@@ -314,7 +314,7 @@ impl Heap {
             let Block { state, pool, freed_at, .. } = self.blocks[id];
             classes[pool.class() as usize] = true;
             let large = pool.large();
-            // Memory with epoch 0 was never used.
+            // Memory with epoch 0 was never used, so it counts as passed.
             let passed = large == self.pools.idle() || freed_at == 0 || freed_at < self.pools[large].passed;
             // Memory of a private pool stays in the pool.
             if state != State::Free || !passed || self.is_private(pool) {

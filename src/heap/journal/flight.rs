@@ -47,7 +47,8 @@ const OOM: u64 = 10;
 const FREED: u64 = 11;
 /// A mark. Word 1 is the time, in microseconds since 1970.
 const TIME: u64 = 12;
-/// A mark. Word 1 is the stream that had the pool until then. The pool is in the upper bits of word 0.
+/// A mark. Word 1 is the stream to which a pair of pools belonged until then. The upper bits of word 0 have the number
+/// of the pair's large pool.
 const POOL_WAS: u64 = 13;
 const RETURNED: u64 = 14;
 /// A chunk falls asleep or, with [`IS_AWAKE`], wakes.

@@ -7,7 +7,7 @@
 //! ```
 //! A captured request may be replayed on any stream, so the request takes no memory that is free in stream order only.
 //! If the private pool's pair holds such memory, the pair is set aside and a new pair is begun. [`Heap::join_pairs`]
-//! joins the pairs once the stream has passed.
+//! joins the pairs once the GPU has done the stream's work.
 
 use super::table::PrivatePair;
 use crate::error::Result;

@@ -87,7 +87,7 @@ impl Route {
         matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
     }
 
-    /// Returns whether the route covers requests of this thread alone.
+    /// Returns whether the route covers requests of this thread only.
     pub(super) fn is_of(&self, thread: ThreadId) -> bool {
         matches!(self.covers, Covers::Thread(of) if of == thread)
     }

@@ -193,7 +193,8 @@ impl Heap {
         self.pools.of_stream.try_reserve(1)?;
         if self.pools.vacant.is_empty() && self.pools.len() >= self.pools.vacate_from {
             self.vacate_pools()?;
-            // The limit doubles, so that the time of all walks is constant per added stream.
+            // The next walk comes when there are twice as many pools, so that walks take constant time for each added
+            // stream on average.
             self.pools.vacate_from = (2 * (self.pools.len() - 2 * self.pools.vacant.len())).max(2 * FEW_STREAMS);
         }
         let first = self.add_pair(stream, false)?;
@@ -221,7 +222,7 @@ impl Heap {
     }
 
     /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
-    /// keeps its pools. The stream that was looked up last keeps its pools too, since they are cached.
+    /// keeps its pools. The stream that was looked up last keeps its pools too, since the lookup is cached.
     fn vacate_pools(&mut self) -> Result<()> {
         let mut kept = filled(false, self.pools.len() / 2)?;
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;

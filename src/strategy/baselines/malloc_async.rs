@@ -15,7 +15,7 @@
 //! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
 //! | allocated in a capture, freed outside: freed with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
 //! | allocated outside, freed in a capture: freed after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
-//! | allocated and freed outside: freed at once, or after the capture if another stream is being captured | both, case 4; the rest by measurement |
+//! | allocated and freed outside: freed at once, or after the capture if another stream is being captured | both, case 4; the wait for the capture follows a measurement |
 //!
 //! The strategy differs from both PyTorch and Paddle in these points:
 //! - The allocator has a pool of its own instead of the device's default pool, so that the pool's figures are the
@@ -23,7 +23,8 @@
 //! - Captures make no allocation nodes in graphs. A captured request gets memory of its private pool, as in every
 //!   strategy, so the driver's rules for such nodes do not apply.
 //! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for
-//!   frees since the last wait. As in Paddle, the sum counts such memory twice.
+//!   frees since the last wait. As in Paddle, the bytes freed on that stream count twice in the sum that is compared
+//!   with the ratio.
 //! - PyTorch and Paddle refuse a request that the driver refuses. Here a shortage waits for the device, gives free
 //!   memory back, and tries once more, as in the other strategies.
 //! - PyTorch's limit counts allocated memory. Here limits count the pool's memory, as in every strategy. If the pool

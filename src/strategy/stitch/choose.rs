@@ -72,7 +72,7 @@ pub(super) fn whole(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
 /// The spans of a view, or the number of missing bytes.
 pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
-/// Returns the result of [`spans`] for the memory of these large pools alone.
+/// Returns the result of [`spans`] for only the memory of these large pools.
 pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
     Ok(spans_in(&open_ranges(heap, pools)?, size)?)
 }
@@ -87,7 +87,7 @@ fn spans_in(ranges: &[Range], size: u64) -> Grown<Spans> {
     Ok(Ok(Composition::new(ranges, size, first, last)?.compose()?))
 }
 
-/// Returns the bytes that the two end ranges add to the whole chunks.
+/// Returns the bytes in parts of chunks that the first and the last range add to a view's whole chunks.
 fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
@@ -326,7 +326,7 @@ mod tests {
         (usable >= size).then(|| Composition::new(ranges, size, first, last).unwrap().compose().unwrap())
     }
 
-    /// Returns whether a view maps only free bytes, no chunk twice, and parts of chunks at its ends alone.
+    /// Returns whether a view maps only free bytes, no chunk twice, and parts of chunks only at its ends.
     fn is_valid(spans: &[Span], free: &[bool], size: u64) -> bool {
         let mut mapped = vec![false; free.len()];
         for (index, span) in spans.iter().enumerate() {

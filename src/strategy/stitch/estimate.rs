@@ -21,7 +21,8 @@ impl Estimates for Stitch {
     /// pools count as two.
     ///
     /// If the bounds forbid a view over all free memory, the result is lower still. Existing views, which might serve
-    /// more than a new view, are not considered. The largest view within the bounds is found to a granule.
+    /// more than a new view, are not considered. The largest view within the bounds is searched for in steps of a
+    /// granule.
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         let pools = pools(heap, pool, across).unwrap_or_default();
         if pool.is_small() {
@@ -87,7 +88,8 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     if is_within(most) {
         return most;
     }
-    // The result is within the bounds. In rare cases a larger view would take less of a bounded quantity.
+    // The search finds a size within the bounds, though not always the largest: in rare cases a larger view would take
+    // less of a bounded quantity.
     let (mut within, mut beyond) = (0, most.div_ceil(GRANULE));
     while within + 1 < beyond {
         let middle = within.midpoint(beyond);
@@ -130,8 +132,8 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
 /// all room.
 fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     let Present { heap, config, room, .. } = *present;
-    // If the chunk size is set, given-back memory returns in as many pieces. Otherwise the chunks given back may have
-    // been larger.
+    // If the chunk size is set, memory that is given back returns in as many chunks. Otherwise the chunks that were
+    // given back may have been larger than the new ones, so all memory held counts as taken again.
     let taken_again = if config.chunk_size.is_some() { 0 } else { heap.reserved() };
     has_room_for_view_of(heap, config, room, all, taken_again)
 }

@@ -21,8 +21,8 @@ pub(super) const HOME_MULTIPLE: u64 = 2;
 /// bytes inside a chunk that is partly in use serve no view. So smaller chunks cost time, and larger chunks cost
 /// memory. docs/decisions/0013-chunk-size-rule.md has the figures.
 pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
-/// The approximate limit of a request's chunks, so that no stall exceeds a few milliseconds. The limit does not apply
-/// if the chunk size is set.
+/// About the most chunks by which home grows for one request, so that no stall exceeds a few milliseconds. The limit
+/// does not apply if the chunk size is set.
 const MAX_CHUNKS: u64 = 130;
 
 /// If fewer bytes are missing than this part (1/n) of the reserved bytes, home grows by this part, up to a chunk.

@@ -12,8 +12,8 @@ use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
-/// The most splits for one request. Free memory at an end of a chunk serves a view without a split, so splitting the
-/// chunk may gain less than its count.
+/// The most splits for one request. One split may not be enough: free memory at an end of a chunk serves views without
+/// a split, so splitting the chunk may gain less than the free bytes that were counted for it.
 const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
@@ -122,7 +122,8 @@ impl Stitch {
                 break;
             }
             let served = self.miss(context, request).or_try(|| match self.refused {
-                // If the bounds forbid a view, a split helps only if the free parts are given back.
+                // If the bounds forbid a view, a split helps only if the free parts are given back, so that memory can
+                // grow in one piece.
                 Some(_) => self.replace(context, request, request.size, |_, _| true),
                 None => self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)),
             });

@@ -143,7 +143,7 @@ impl Stitch {
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one range, and
-    /// a view can use only one end of the joined range. A few bytes more may then be missing than before.
+    /// a view can use only one end of the joined range. Then a few more bytes may be missing than before.
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);

@@ -25,7 +25,8 @@
 //! choices again, and maps hardly any memory from its third step on.
 //!
 //! Building a view needs no wait, since it maps only bytes that the requesting stream may use already. Unmapping needs
-//! no wait either: a view is dropped, and a chunk released, only when every stream that used it has passed.
+//! no wait either: a view is dropped, and a chunk released, only when every stream that used it has passed its last
+//! use.
 //!
 //! **Limitations.**
 //! - A chunk is mapped whole. In a chunk that is partly in use, free bytes serve a view only at the two ends, unless

@@ -38,8 +38,8 @@ impl Key {
 /// The latest choices.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    /// The slots; empty before the first choice, and if the host had no memory for the table. No choice is remembered
-    /// then.
+    /// The slots; empty before the first choice, and if the host had no memory for the table, in which case no choice
+    /// is remembered.
     slots: Vec<(Key, Option<Choice>)>,
 }
 

@@ -35,7 +35,7 @@ const MAX_PASSES: u32 = 8;
 const MOST_CHUNKS: usize = 16;
 const MOST_COPIED: u64 = 64 << 20;
 
-/// The most chunks that are tried when there is no room for a copy.
+/// The most chunks that are tried for a split through host memory, when the device has no room for a copy.
 const MAX_THROUGH_HOST: usize = 16;
 
 /// The most chunks that one search tries in vain because bounds or the driver forbid the exchange.
@@ -65,7 +65,7 @@ impl Candidate {
 /// The effect of all splits for which there is room.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// The bytes in wholly free chunks afterwards, or by which memory can then grow.
+    /// The bytes that the splits free: they lie in wholly free chunks, or memory can grow by as much.
     pub(super) gain: u64,
     /// The number of chunks that result from the split chunks.
     pub(super) parts: u64,
@@ -222,7 +222,8 @@ struct Splitting {
     lost: Vec<Span>,
     gained: u64,
     refused: u32,
-    /// The least size for which no room was found since the last split. A search for room walks over all chunks.
+    /// The least number of bytes to copy for which no room was found since the last split. A search for room walks over
+    /// all chunks.
     too_many: u64,
 }
 
@@ -364,7 +365,7 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
         let is_slab = heap.block(id).pool.is_small();
         match part.filter(|_| is_free(heap, id)) {
             None => end_run(run.take())?,
-            // A slab never becomes one block with large memory.
+            // A slab ends a run of free granules, because a slab never becomes one block with large memory.
             Some(slab) if is_slab => {
                 end_run(run.take())?;
                 end_run(Some(slab))?;

@@ -1,5 +1,5 @@
 //! The classic allocators: lists of exact sizes, the buddy system, slabs, and the core of PyTorch's allocator. The
-//! classic allocators serve comparisons, so each follows its own rules alone.
+//! classic allocators are here for comparison, so each follows only the rules of its original.
 //!
 //! | file | the strategy |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | tiny | TinyTorch's allocator: PyTorch's rules without PyTorch's options |
 //!
 //! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its
-//! own, so memory is never reused before its stream has passed. A shortage gives free memory back and tries again
+//! own, so memory is reused only in the order of its own stream. A shortage gives free memory back and tries again
 //! (`malloc_fallback.rs`). If the device has no room for a whole buffer, tree or slab, a smaller one is taken.
 
 mod buddy;

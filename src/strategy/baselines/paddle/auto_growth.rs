@@ -12,7 +12,7 @@
 //! - requests of up to `small_pool_size_in_mb` have chunks of their own, if this flag is above 0.
 //!
 //! A chunk has whole pages of 2 MiB here, the unit in which a device gives memory, and the rest of the chunk is free.
-//! Paddle's chunk has the request's bytes alone; the driver keeps the rest of the page, and serves later small chunks
+//! Paddle's chunk has only the request's bytes; the driver keeps the rest of the page, and serves later small chunks
 //! from it.
 //!
 //! The flags that take chunks before the first request (`…_pre_alloc_in_mb`) are not supported.
