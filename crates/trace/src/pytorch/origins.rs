@@ -59,7 +59,7 @@ impl fmt::Display for Frame {
 }
 
 impl Frame {
-    /// Returns the heap bytes that a frame takes beside itself.
+    /// Returns the heap bytes of a frame's texts.
     fn heap_bytes(&self) -> u64 {
         list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
     }

@@ -111,7 +111,8 @@ pub struct PassReport {
     pub peak_spilled: u64,
     /// The sum of the bytes that were spilled in the pass.
     pub spilled_bytes: u64,
-    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
+    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in
+    /// operations.
     pub pending_waits: PendingWaits,
     /// The number of mappings at the end of the pass.
     pub mappings: u64,

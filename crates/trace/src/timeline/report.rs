@@ -10,7 +10,8 @@ use seamalloc::driver::CallStats;
 
 type Figure = Column<TimelineReport>;
 
-/// The parts of a step's time, by the node that was waited for last. The first four parts sum to the step's length.
+/// The parts of a step's time along its critical path, by the kind of item that the step waited for last at each
+/// moment. The first four parts sum to the step's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The time in work of streams.

@@ -178,9 +178,9 @@ pub fn times(factor: f64) -> String {
 ///
 /// If the device is unknown, no larger step is sought, and the job is replayed on a device that is large enough.
 ///
-/// The search assumes that a smaller step runs if a larger one does. If this assumption is wrong, the search finds one
-/// of several limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` gets the strategy, the number of
-/// tries done, and their approximate total.
+/// The search assumes that a smaller step runs if a larger one does. If this assumption is wrong, several factors run
+/// although the next larger one does not, and the search finds one of them, to a hundredth. The search stops at
+/// [`MOST_GROWTH`]. `progress` gets the strategy, the number of tries done, and their approximate total.
 ///
 /// # Errors
 /// The errors of [`replay`](crate::replay::replay).

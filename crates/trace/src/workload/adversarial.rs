@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 const MIB: u64 = 1 << 20;
-/// The length of the comb's larger blocks, in quarters of a tooth.
+/// The least and the largest size of the comb's larger blocks, in quarters of the size of a small block (a tooth).
 const COMB_QUARTERS: (u64, u64) = (5, 40);
 
 impl Adversary {
@@ -103,8 +103,8 @@ impl Adversary {
     }
 
     fn creep(&self, tape: &mut Tape, dice: &mut Dice, buffers: &mut Vec<Block>) {
-        /// The number of buffers at the beginning. The buffers grow until half of the bound's room is used, and then
-        /// all are replaced.
+        /// The number of buffers at the beginning. The buffers grow until less than a quarter of the bound is left.
+        /// Then all are replaced.
         const BUFFERS: u64 = 400;
         if buffers.is_empty() {
             let mean = self.bound / 3 / BUFFERS;
