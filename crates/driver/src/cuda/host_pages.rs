@@ -136,8 +136,8 @@ impl HostPages {
     /// Gives back pages that are not page-locked.
     pub(super) fn give_back(&self, pages: Pages) {
         self.unmap(pages.address, pages.mapped).unwrap_or_else(|error| {
-            // There are too many address ranges. The memory of the pages goes back all the same. SAFETY: nobody uses
-            // the pages any more.
+            // The process has too many address ranges. The memory of the pages goes back to the system nevertheless,
+            // and only the addresses stay taken. SAFETY: nobody uses the pages any more.
             let emptied = unsafe { (self.system.advise)(pages.pointer(), pages.mapped, Advice::LinuxDontNeed) };
             tracing::warn!(%error, bytes = pages.mapped, ?emptied, "addresses of page-locked memory stay taken");
         });

@@ -15,7 +15,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The kernels, for every device from compute capability 7.0 on: with a 0 at the end, as the driver expects texts.
+/// The text of the kernels, for every device from compute capability 7.0 on. The text ends with a 0 byte, as the driver
+/// expects.
 const KERNELS: &str = concat!(include_str!("gate.ptx"), "\0");
 const HOLD: &CStr = c"seamalloc_hold";
 const COPY: &CStr = c"seamalloc_copy";
