@@ -189,7 +189,8 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Runs an operator, and before it the operators of its evicted inputs, with an explicit stack.
+    /// Runs an operator, and before it the operators of its evicted inputs, with an explicit stack instead of
+    /// recursion.
     fn run_operator(&mut self, operator: OperatorId, is_first: bool, step: usize) -> Result<(), Halt> {
         let mut stack = vec![self.frame(operator, is_first)];
         while let Some(frame) = stack.last_mut() {
