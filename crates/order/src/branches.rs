@@ -1,4 +1,4 @@
-//! A subgraph as a tree: independent parts are ordered alone, and their orders are merged.
+//! Treats a subgraph as a tree: each independent part is ordered by itself, and the orders of the parts are merged.
 //!
 //! Owns: the parts, and the merge. The order of a part is cut into pieces that end where the fewest bytes are live
 //! (hill and valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, an order that
