@@ -108,8 +108,8 @@ pub struct SpillStats {
     pub returned_chunks: u64,
     /// Bytes of the pieces that came back.
     pub returned_bytes: u64,
-    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. This
-    /// time is part of [`Stats::stalls`].
+    /// The time in the driver, in nanoseconds, that spilling and coming back took, including the waits for the device.
+    /// This time is part of [`Stats::stalls`].
     pub total_ns: u64,
 }
 
