@@ -35,7 +35,8 @@ pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
 
 #[derive(Debug)]
 struct Capture {
-    /// The stream of which the capture was begun, then the streams that joined by waiting for an event of the capture.
+    /// The stream with which the capture was begun, then the streams that joined by waiting for an event of the
+    /// capture.
     streams: Vec<StreamId>,
     mode: CaptureMode,
     thread: ThreadId,
