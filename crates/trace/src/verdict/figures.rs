@@ -112,7 +112,8 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns the part of `idle` that streams keep apart.
+    /// Returns the part of `idle` that streams keep apart: memory that is free on other streams, or freed and still
+    /// used by them.
     #[must_use]
     pub fn apart(&self) -> u64 {
         self.elsewhere.saturating_add(self.pending)
