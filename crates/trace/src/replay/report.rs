@@ -88,7 +88,7 @@ pub struct PassReport {
     pub peak_live: u64,
     /// The most bytes in blocks in use, including freed blocks that other streams still used.
     pub peak_active: u64,
-    /// The most bytes held of the device.
+    /// The most bytes of device memory that were held.
     pub peak_reserved: u64,
     /// The wall time of the pass divided by `ops`, in nanoseconds. The time includes the replay's own work and the
     /// simulation.

@@ -52,7 +52,7 @@ pub struct TimelineReport {
     pub recorded_ns: Vec<u64>,
     /// The mean time of a step without any allocator, in nanoseconds.
     pub bare_ns: u64,
-    /// The most bytes held of the device; 0 without an allocator.
+    /// The most bytes of device memory that were held; 0 without an allocator.
     pub peak_reserved: u64,
     /// The most bytes that were requested and not freed.
     pub peak_live: u64,

@@ -45,7 +45,7 @@ pub struct WhatIf {
     /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was
     /// refused.
     pub refused: u64,
-    /// The most bytes that the strategy holds of the device; `None` if the job does not run on it.
+    /// The most bytes of device memory that the strategy holds; `None` if the job does not run on the device.
     pub peak_reserved: Option<u64>,
     /// The memory that was spilled, in all passes of the recorded job.
     pub spilled: Spilled,

@@ -128,7 +128,7 @@ impl Adversary {
     fn ping_pong(&self, tape: &mut Tape, dice: &mut Dice, round: u64, survivors: &mut Vec<Block>) {
         /// The number of blocks that stay of each round.
         const STAY: usize = 4;
-        /// The most blocks held of all rounds.
+        /// The most blocks that stay, of all rounds together.
         const HELD: usize = 32;
         tape.on_stream(u32::from(round % 2 == 1));
         let base = dice.between(4, 96) * MIB;
