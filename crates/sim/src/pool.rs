@@ -77,8 +77,8 @@ pub(super) struct Pool {
     pub(super) release_threshold: u64,
     /// The blocks by address. Addresses without memory belong to no block.
     blocks: BTreeMap<u64, Block>,
-    /// The free blocks of each stream and, under `None`, the idle blocks, which every stream may use. Each set is ordered
-    /// by size and address.
+    /// The free blocks of each stream and, under `None`, the idle blocks, which every stream may use. Each set is
+    /// ordered by size and address.
     free: FxHashMap<Option<StreamId>, BTreeSet<(u64, u64)>>,
     /// The last byte of each freed block, by stream, in the order of the frees.
     pending: FxHashMap<StreamId, VecDeque<(Completion, u64)>>,
