@@ -31,10 +31,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 const RETURN: Duration = Duration::from_secs(3);
 /// The time between two demands of one request: an eighth of the time that the request has waited, within these bounds.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// The pause between two tries to release memory for one demand of the broker. Meanwhile work on the GPU may end, so that
-/// the next try finds more.
+/// The pause between two tries to release memory for one demand of the broker. Meanwhile work on the GPU may end, so
+/// that the next try finds more.
 const BETWEEN_RELEASES: Duration = Duration::from_millis(1);
-/// The time that the GPU has to pass free memory. Afterwards the answer reports the bytes released so far.
+/// The longest time that an answer waits until the GPU has passed freed memory. Afterwards the answer reports the bytes
+/// released so far.
 const MOST_RELEASES: Duration = Duration::from_millis(20);
 
 /// The terms on which a process takes part.

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 /// The most members.
 const MAX_MEMBERS: usize = 1024;
-/// The most descriptors that are reserved for questions, each of which is a connection of its own.
+/// The most descriptors that are reserved for questions. Each question has its own connection.
 const MAX_QUESTIONS: usize = 256;
-/// If there are fewer descriptors, this part (1/n) of them is reserved for questions.
+/// At most this part (1/n) of the descriptors is reserved for questions.
 const QUESTIONS: usize = 8;
 /// Descriptors of a member: its connection and its process.
 const OF_A_MEMBER: usize = 2;

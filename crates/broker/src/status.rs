@@ -11,8 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Asks a broker for its members.
 ///
 /// # Errors
-/// [`SocketError::Ask`] if no broker answers within 5 s, or if the answer cannot be read. [`SocketError::Answer`] if the
-/// broker refuses, or answers another question.
+/// [`SocketError::Ask`] if no broker answers within 5 s, or if the answer cannot be read. [`SocketError::Answer`] if
+/// the broker refuses, or answers another question.
 pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, SocketError> {
     let path = socket.to_owned();
     match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {

@@ -65,7 +65,8 @@ impl RunArgs {
         self.device.clone().unwrap_or_else(|| Device::Sim(SimConfig::default()))
     }
 
-    /// Refuses a device whose memory `chooses` cannot choose: a real device, or a device with a given size.
+    /// Refuses a device whose memory the command cannot choose: a real device, or a device with a given size. `chooses`
+    /// is the beginning of the error's text, which says what chooses the memory.
     pub(crate) fn must_be_of_any_size(&self, chooses: &str) -> Result<(), Failure> {
         let Device::Sim(device) = self.device() else {
             return Err(Failure::Usage(format!("{chooses} of a simulated device: --device sim:h200")));

@@ -6,7 +6,7 @@ use seamalloc::StrategyKind;
 use seamalloc_trace::columns::gib;
 use seamalloc_trace::replay::PassReport;
 
-/// The bytes that a strategy held of the device, and its time in the driver.
+/// The bytes of device memory that a strategy held, and its time in the driver.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     reserved: u64,

@@ -3,9 +3,9 @@
 use super::{Config, ConfigError, Headroom, Split, StreamSharing};
 
 impl Config {
-    /// Returns these options for memory that the CPU uses too: streams share memory whose event is complete, and no
-    /// stream waits for another on the GPU, since the CPU would not wait with it. No chunk is split, and a soft headroom is
-    /// none: a release of page-locked memory makes the CPU wait.
+    /// Returns these options for memory that the CPU uses too: streams share freed memory only once the GPU has
+    /// completed the work before the free. No stream waits for another on the GPU, since the CPU would not wait too. No
+    /// chunk is split. A soft headroom is left out, since a release of page-locked memory makes the CPU wait.
     ///
     /// # Errors
     /// The errors of [`Self::check_for_host_pool`].

@@ -1,7 +1,7 @@
-//! The options of an allocator: the typed [`Config`], and the same in PyTorch's syntax.
+//! The options of an allocator: the typed [`Config`], and the text of the options in PyTorch's syntax.
 //!
 //! Owns: the options, their defaults and ranges; the names of strategies; how a request becomes a block size. Programs
-//! have all that they need of it as `seamalloc::Config` and others.
+//! find the types of this crate in `seamalloc`, such as `seamalloc::Config`.
 
 #![deny(unsafe_code)]
 

@@ -93,7 +93,7 @@ fn set_backend(config: &mut Config, option: &str, value: &str) -> Result<(), Con
 
 fn set_large_segment_size(config: &mut Config, option: &str, value: &str) -> Result<(), ConfigError> {
     config.large_segment_size = Mib.read(option, value)?;
-    // The default of the other option follows, since it may not be smaller.
+    // The default of `max_non_split_rounding` grows too, since it may not be smaller than a large segment.
     config.max_non_split_rounding = config.max_non_split_rounding.max(config.large_segment_size);
     Ok(())
 }

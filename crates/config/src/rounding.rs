@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn power_of_two_divisions_are_those_of_pytorchs_documentation() {
-        // "a size of 1200 with 4 divisions between 1024 and 2048 rounds to 1280"; in MiB, as the option starts there.
+        // "a size of 1200 with 4 divisions between 1024 and 2048 rounds to 1280". The test uses MiB, since the option's
+        // first interval begins at 1 MiB.
         let four = [4; ROUNDUP_INTERVALS];
         assert_eq!(round_size(1200 * MIB, &four), 1280 * MIB);
         assert_eq!(round_size(1024 * MIB, &four), 1024 * MIB);

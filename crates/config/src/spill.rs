@@ -78,8 +78,9 @@ pub trait SpillPolicy: Send + Sync {
     fn coldness(&self, candidate: &SpillCandidate) -> Option<u64>;
 }
 
-/// The default policy: [`Advice::Cold`] memory first, [`Advice::Hot`] memory last. Among equal advice, memory that was
-/// not used for long, by powers of two of its age; among equal ages, memory in the largest blocks.
+/// The default policy: [`Advice::Cold`] memory first, [`Advice::Hot`] memory last. Of memory with equal advice, the
+/// oldest comes first, where ages are compared by powers of two; of equally old memory, the memory in the largest
+/// blocks comes first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColdestFirst;
 
@@ -89,7 +90,7 @@ impl SpillPolicy for ColdestFirst {
     }
 
     fn coldness(&self, candidate: &SpillCandidate) -> Option<u64> {
-        /// The bits of the figure that hold the size; two hold the advice, six the age.
+        /// The bits of the figure that hold the size. Two further bits hold the advice, and six hold the age.
         const BITS_OF_SIZE: u32 = 56;
         const UNIT: u64 = 64 << 10;
         let advice = match candidate.advice {

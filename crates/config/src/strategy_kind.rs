@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-/// Makes the enum and the lists of the strategies from one table: for each family its name, and the names of its strategies.
+/// Makes the enum and the lists of the strategies from one table, which has the name of each family and the names of
+/// its strategies.
 macro_rules! kinds {
     ($($(#[$about:meta])* $family:ident[$count:literal] { $($(#[$doc:meta])* $kind:ident = $name:literal,)* })*) => {
         /// The strategy for requests that no free block fits, and for free memory.

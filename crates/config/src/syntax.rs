@@ -21,8 +21,8 @@ impl Config {
     /// `guard_quarantine_mb`. The strategies `exact` and `buddy` have `exact_buffer_mb` and `buddy_capacity_mb`, those of Paddle
     /// its flags, such as `FLAGS_free_idle_chunk:True` ([`PaddleFlags`](crate::PaddleFlags)).
     ///
-    /// The value `None` is that of an option that is not given. Sizes have a unit, except where the option's name has
-    /// it (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
+    /// The value `None` means that the option is not given. Sizes have a unit, except where the option's name has it
+    /// (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
     ///
     /// ```
     /// use seamalloc::{Config, StrategyKind};

@@ -1,17 +1,22 @@
-// The table of the options: for each its field with the default, its name in text, the syntax of its value, and its row of docs/options.md.
+// The table of the options. For each option, the table has its field with the default, its name in text, the syntax of
+// its value, and its row of docs/options.md.
 //
-// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file; the macro in `row.rs` makes the structs,
-// their defaults, the reading, the printing and the checks from it. The test `options_page` makes docs/options.md from it.
+// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file. From the table,
+// the macro in `row.rs` makes the structs, their defaults, and the code that reads, prints and checks the options. The
+// test `options_page` makes docs/options.md from the table.
 //
-// `@section` begins a section of the page. A field stands as in a struct, with its default. Below it stand the options that set it:
-// `"name": syntax`, then where needed
-// - `only`: the strategies that heed the option; all do without it.
-// - `beside`: the options without which it has no effect, for the tests. `effect.rs` has the rule.
-// - `set`: how text sets the option, where the value of the field is not all.
-// - `given`: whether it is printed, where that is not whether the field differs from the default.
-// - `valid`: the range of the field, checked when all options are read.
-// At the end: what is typed, the default as it is typed, an example with another value, and when to touch the option.
-// Options are printed and listed in the order of the table. A number with a reason has the reason beside it.
+// `@section` begins a section of the page. A field is written as in a struct, with its default. The options that set
+// the field follow: `"name": syntax`, and then, where needed,
+// - `only`: the strategies that heed the option. Without `only`, all strategies heed it.
+// - `beside`: the options without which this option has no effect, for the tests. `effect.rs` has the rule.
+// - `set`: the function that sets the option from text, if setting the field to the value is not enough.
+// - `given`: the condition under which the option is printed. Without `given`, the option is printed if the field
+//   differs from the default.
+// - `valid`: the range of the field, which is checked after all options are read.
+//
+// At the end are the form of the value as a user types it, the default as typed, an example with another value, and
+// when to change the option. Options are printed and listed in the order of the table. A number with a reason has the
+// reason beside it.
 options! {
     /// The options of an allocator. The defaults are PyTorch's, except that the strategy is `stitch`.
     #[derive(Clone, Debug, PartialEq)]
@@ -106,15 +111,16 @@ options! {
         @section "Stitching and streams", "Of the default strategy. Most programs need none of them.";
         /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
         /// the one unused longest looks at all of them.
-        // A quarter of the mappings, so that views reach this bound first only if they have fewer than four chunks on average.
-        // Recorded jobs have some hundred views.
+        // The number is a quarter of `max_view_mappings`, so that views reach this bound before that one only if they
+        // have fewer than four chunks on average. Recorded jobs have some hundred views.
         max_views: usize = 16 << 10;
         "max_views": Whole("views"), only &[Stitch],
             typed "a number", default "16384", example "0",
             when "an out-of-memory report says to; 0 to see what a job is without stitching";
         /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes up to
         /// twice the device's memory in addition. All devices of a process share one address space.
-        // The driver was seen to reserve 64 TiB and no more: half of them suffice for the views of eight devices.
+        // The driver was seen to reserve 64 TiB and no more. The views of eight devices take at most half of this
+        // address space.
         max_view_address_space: u64 = 4 << 40;
         "max_view_address_space": Bytes("4TiB"), only &[Stitch],
             typed "a size with a unit", default "4TiB", example "64MiB",
@@ -133,7 +139,7 @@ options! {
         /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in the
         /// driver. At this bound, and at `max_views` and `max_view_address_space`, views unused longest are dropped; where all are in
         /// use, memory grows in one piece, which needs no view.
-        // These take 0.28 GB of host memory at most.
+        // This many mappings take 0.28 GB of host memory.
         max_view_mappings: usize = 64 << 10;
         "max_view_mappings": Whole("mappings"), only &[Stitch],
             typed "a number", default "65536", example "3",
@@ -194,7 +200,8 @@ options! {
         @section "The last operations", "What is written for a look at a refusal ([live.md](live.md)).";
         /// How many of its last operations the allocator keeps, 16 bytes of host memory each: the flight recorder
         /// (`Reports::flight`). 0: none, and 4 KiB. At most 2^26.
-        // 256 KiB, an eighth or a quarter of what a core keeps at hand (L2), so that writing round and round drives little else out.
+        // The recorder takes 256 KiB, an eighth or a quarter of a core's L2 cache, so that it drives little other data
+        // out of the cache.
         flight_recorder: usize = 16 << 10;
         "flight_recorder": Whole("operations"),
             // 1 GiB.
@@ -238,9 +245,10 @@ options! {
         @section "GMLake's", "Of the strategy `gmlake`, under the names of its release.";
         /// `fragLimit`: requests of fewer bytes are not stitched, with the strategy `gmlake`. A lower limit saves memory and costs
         /// driver calls.
-        // Every large request. The default of GMLake's release is 512 MiB (CUDACachingAllocator.cpp:2715); its tutorial says to lower it if
-        // too much memory stays fragmented, and to raise it if stitching does not end. It ends on every recorded job, and two of them
-        // reserve a fifth to a third less with this value.
+        // With this value, every large request may be stitched. The default of GMLake's release is 512 MiB
+        // (CUDACachingAllocator.cpp:2715); its tutorial says to lower it if too much memory stays fragmented, and to
+        // raise it if stitching does not end. With this value, stitching ends on every recorded job, and two of the
+        // jobs reserve a fifth to a third less.
         frag_limit: u64 = 2 << 20;
         "fragLimit": Whole("bytes"), only &[Gmlake],
             typed "bytes", default "2097152", example "67108864",
@@ -313,8 +321,8 @@ options! {
             when "guard mode takes too much memory: each guarded allocation takes 2 MiB at least";
         /// `guard_quarantine_mb`, in bytes: the most address space of freed allocations that is kept from reuse. Beyond it the
         /// oldest goes first.
-        // Each allocation takes 6 MiB of addresses at least, so this is up to 43,690 freed ones; each costs the driver a reservation and the
-        // host some 200 bytes.
+        // Each allocation takes at least 6 MiB of addresses, so up to 43,690 freed allocations are kept. Each of them
+        // costs the driver a reservation, and the host some 200 bytes.
         quarantine: u64 = 256 << 30;
         "guard_quarantine_mb": Mib, beside "guard:page",
             typed "MiB", default "262144", example "64",

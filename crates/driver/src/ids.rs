@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default stream.
+/// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default
+/// stream.
 ///
 /// The type does not say whether the stream exists. On a real GPU a handle is a pointer, which libcuda follows:
 /// [`CudaDriver`](crate::cuda::CudaDriver) documents which handles it accepts.

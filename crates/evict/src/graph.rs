@@ -70,7 +70,7 @@ impl Operator {
 
     /// Returns whether the operator's time grows faster than its bytes, as in products of matrices and convolutions.
     /// Coop's allocator lists such operators by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`);
-    /// here a part of the name decides.
+    /// here an operator counts if its name contains one of the parts below.
     #[must_use]
     pub fn is_dear(&self) -> bool {
         const PARTS: [&str; 6] = ["conv", "mm", "matmul", "linear", "product", "attention"];
@@ -115,7 +115,8 @@ pub enum Step {
     Pin(TensorId),
 }
 
-/// An edge between two storages, and the operator that makes the edge. The edge exists once the operator ran.
+/// An edge as seen from one storage: the other storage, and the operator that makes the edge. The edge exists once the
+/// operator ran.
 pub type Edge = (StorageId, OperatorId);
 
 /// A program over tensors, checked.
@@ -139,7 +140,7 @@ pub enum GraphError {
     /// The graph exceeds [`MAX_OPERATORS`].
     #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
     TooLarge,
-    /// A size or a cost is beyond any device.
+    /// A size or a cost is larger than [`MAX_FIGURE`], which is beyond any device.
     #[error("`{name}`: {what} of {value} is more than 2^50")]
     Figure {
         /// The tensor or the operator.

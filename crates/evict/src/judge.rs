@@ -27,7 +27,7 @@ pub enum Below {
     Counted,
 }
 
-/// The error of an unknown name of a memory.
+/// The error of a name that no memory has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}",

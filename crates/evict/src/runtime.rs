@@ -3,10 +3,11 @@
 //!
 //! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype.
 //! An operator's inputs are locked while it runs, and evicted inputs are recomputed before it, depth first. An operator
-//! makes all of its outputs, and a new output of which the tensor still exists is dropped at once. Tensors that the program releases
-//! leave memory at once, and can be recomputed for other tensors. Two rules differ from simrd's. The memory itself
-//! refuses requests, also because of fragmentation, and each output is a separate request. An operator that overwrites
-//! an input takes the input's memory if the scheme asks for this.
+//! that runs again makes all of its outputs again. If the tensor of such an output is still in memory, the new output
+//! is a duplicate and is dropped at once. Tensors that the program releases leave memory at once, and can be recomputed
+//! for other tensors. Two rules differ from simrd's. The memory itself refuses requests, also because of fragmentation,
+//! and each output is a separate request. An operator that overwrites an input takes the input's memory if the scheme
+//! asks for this.
 
 use crate::graph::{Graph, OperatorId, Step, StorageId, TensorId};
 use crate::memory::{End, Memory};
@@ -14,7 +15,7 @@ use crate::scheme::{Ask, Scheme};
 use crate::state::State;
 use std::cell::Cell;
 
-/// The factor of the program's own cost beyond which a run is thrashing, and is ended.
+/// A run that takes longer than this many times the program's own cost counts as thrashing, and is ended.
 pub const MAX_OVERHEAD: u64 = 10;
 
 /// The result of a run.
@@ -188,7 +189,8 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Runs an operator, and before it the operators of its evicted inputs, with an explicit stack.
+    /// Runs an operator, and before it the operators of its evicted inputs, with an explicit stack instead of
+    /// recursion.
     fn run_operator(&mut self, operator: OperatorId, is_first: bool, step: usize) -> Result<(), Halt> {
         let mut stack = vec![self.frame(operator, is_first)];
         while let Some(frame) = stack.last_mut() {
@@ -260,7 +262,8 @@ impl Runtime<'_> {
                 continue;
             }
             if self.state.held[tensor.storage.index()].address.is_some() {
-                // All outputs are computed, including outputs that already exist. The duplicates are dropped.
+                // All outputs are computed, including outputs whose tensors are still in memory. These duplicates are
+                // dropped.
                 doubles.push((self.allocate(bytes, end)?, bytes));
                 self.note_live(bytes);
                 continue;

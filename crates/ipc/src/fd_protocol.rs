@@ -23,8 +23,8 @@ pub(super) const FOUND: u8 = 1;
 /// The answer if one of the descriptors is closed.
 pub(super) const GONE: u8 = 2;
 
-/// Refuses a process of another user, at either end: everyone can connect, and once a process has ended, anyone can bind
-/// its name.
+/// Refuses a process of another user, at either end: everyone can connect, and once a process has ended, anyone can
+/// bind its name.
 pub(super) fn admit(socket: impl AsFd) -> io::Result<()> {
     const ROOT: u32 = 0;
     let user = getsockopt(&socket.as_fd(), PeerCredentials)?.uid();

@@ -27,7 +27,8 @@ pub struct Limit<R> {
 }
 
 impl<R: MemoryResource> Limit<R> {
-    /// Makes a layer through which at most `limit` bytes are live, with sizes rounded up to multiples of [`LIMIT_ALIGNMENT`].
+    /// Makes a layer through which at most `limit` bytes are live, with sizes rounded up to multiples of
+    /// [`LIMIT_ALIGNMENT`].
     pub fn new(upstream: R, limit: u64) -> Self {
         Self::with_alignment(upstream, limit, LIMIT_ALIGNMENT)
     }

@@ -112,7 +112,8 @@ impl<R: MemoryResource> Retry<R> {
     fn freed(&self) {
         self.frees.fetch_add(1, Ordering::SeqCst);
         if self.waiting() > 0 {
-            // A request that has checked the count and has not yet begun to wait holds the lock.
+            // A request holds the lock from its check of the count until it waits. Taking the lock here ensures that
+            // such a request does not miss the signal.
             drop(self.queue.lock());
             self.changed.notify_all();
         }

@@ -36,8 +36,8 @@ impl Server {
     /// NAMESPACE is the inode of the process's namespace of processes, which may be a container's.
     ///
     /// # Errors
-    /// [`SocketError::Folder`] if other users may access the folder, [`SocketError::Listen`], also if the process serves
-    /// there already.
+    /// [`SocketError::Folder`] if other users may access the folder, [`SocketError::Listen`], also if the process
+    /// serves there already.
     pub fn start(source: impl Source) -> Result<Self, SocketError> {
         let folder = folder();
         prepare(&folder)?;

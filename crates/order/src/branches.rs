@@ -1,16 +1,16 @@
-//! A subgraph as a tree: independent parts are ordered alone, and their orders are merged.
+//! Treats a subgraph as a tree: each independent part is ordered by itself, and the orders of the parts are merged.
 //!
 //! Owns: the parts, and the merge. The order of a part is cut into pieces that end where the fewest bytes are live
-//! (hill and valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, a mixed order can
-//! run each piece as a whole without loss. The merge is then a smaller instance of the same problem, and is solved in
-//! the same way.
+//! (hill and valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, an order that
+//! mixes the parts can run each piece as a whole without a higher peak. The merge is then a smaller instance of the
+//! same problem, and is solved in the same way.
 
 use crate::exact::Solve;
 use crate::instance::{Instance, State, id, peak};
 use crate::listing;
 use std::time::Instant;
 
-/// The most tasks that are solved at once.
+/// The most tasks that are always solved at once, without a division into parts.
 pub(crate) const LEAF: usize = 24;
 
 /// Orders a subgraph.
@@ -22,8 +22,8 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // Pairs of a group and the next group of its part. The next group must run later, even if its tasks do not need the
-    // first group.
+    // Pairs of a group and the next group of the same part. The next group must run later, even if its tasks do not
+    // need the first group.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];
@@ -40,7 +40,8 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let merged = merged(instance, &groups, &rises, &behind);
     let solved = solve(&merged, end).order;
     let order: Vec<u32> = solved.iter().flat_map(|group| groups[*group as usize].iter().copied()).collect();
-    // A merge of parts that share storages may miss the best order, so it is compared with a quick one.
+    // A merge of parts that share storages may miss the best order, so the merged order is compared with an order that
+    // is found quickly.
     let quick = listing::greedy(instance);
     if peak(instance, &quick) < peak(instance, &order) { quick } else { order }
 }

@@ -1,4 +1,4 @@
-//! The least peak, by a search over the sets of tasks already run.
+//! Finds the least peak by a search over the sets of tasks already run.
 //!
 //! Owns: the question whether an order keeps within a number of bytes. The question is asked for rising limits from the
 //! lower bound on, and for falling limits from the best order's peak down. The live bytes between two tasks depend only
@@ -11,7 +11,8 @@ use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-/// The most sets that are remembered. A set takes 16 bytes, and the table of the sets up to as much again.
+/// The most sets that are remembered. A set takes 16 bytes, and the hash table of the sets takes up to twice the bytes
+/// of its sets.
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
@@ -94,7 +95,7 @@ enum Answer {
 struct Search<'a> {
     state: State<'a>,
     limit: u64,
-    /// The least peak above the limit at which a task was refused.
+    /// The least peak above the limit among the tasks that were refused.
     next: u64,
     order: Vec<u32>,
     /// The tasks already run, as a sum of random words. Two different sets have the same sum with a chance of 2^-128.

@@ -376,8 +376,8 @@ impl<'a> Checker<'a> {
                 history.note(*memory, at, written.contains(memory), &mut after);
             }
             uses.iter().for_each(|memory| memories[*memory].users.push(at));
-            // The operator that makes a memory runs before each operator that uses this memory, also through a view
-            // alone.
+            // The operator that makes a memory runs before each operator that uses this memory, even if the operator
+            // uses it only through a view.
             after.extend(uses.iter().filter_map(|memory| memories[*memory].maker));
             after.sort_unstable();
             after.dedup();

@@ -61,7 +61,7 @@ impl FromStr for Planner {
 /// The layout of an order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The buffers in the form of [`seamalloc_plan`], with the step in the order as the time.
+    /// The buffers in the form of [`seamalloc_plan`]. Times are steps of the order.
     pub problem: Problem,
     /// The offset of each buffer in bytes.
     pub offsets: Vec<u64>,

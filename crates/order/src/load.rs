@@ -33,8 +33,8 @@ pub struct Load {
     pub live: Vec<u64>,
     /// The highest value of `live`.
     pub peak: u64,
-    /// The steps in which each memory is live, as the first step and the step after the last, by the memory's index in
-    /// [`Graph::memories`].
+    /// For each memory, by its index in [`Graph::memories`]: the first step in which the memory is live, and the step
+    /// after the last one.
     pub lives: Vec<(usize, usize)>,
 }
 

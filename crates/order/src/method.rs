@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// A way to find an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The order of the program: PyTorch's.
+    /// The program's own order, in which PyTorch runs the operators.
     Program,
     /// The program's order, except that operators that do not increase the live bytes run as soon as they are ready.
     Eager,
@@ -168,7 +168,7 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
     if !method.is_there() {
         return Err(OrderError::NoSolver { method });
     }
-    // A moment beyond the clock's range is replaced by the moment one year ahead.
+    // If the time limit ends beyond the clock's range, the search ends one year from now.
     let end = start.checked_add(limits.time).unwrap_or(start + Duration::from_secs(365 * 86_400));
     let whole = Instance::of(graph);
     let reach = Reach::of(&whole);
@@ -183,8 +183,8 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
             let (order, bound) = search(&small, method, least, end);
-            // Over single operators instead of groups, the rules that look one task ahead give other orders, which are
-            // sometimes better.
+            // The rules that look one task ahead are also applied to single operators instead of groups. The resulting
+            // orders differ, and are sometimes better.
             let quick = first_guess(&whole);
             let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
             let is_better = peak(&whole, &quick) < peak_of(&order);

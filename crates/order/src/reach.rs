@@ -92,8 +92,8 @@ impl Reach {
     }
 }
 
-/// Returns a lower bound of the peak. For each task, the bound counts the task's outputs, and the storages that in
-/// every order are live when the task runs. Without a table, the bound counts the task's inputs and outputs.
+/// Returns a lower bound of the peak. For each task, the task's outputs are added to the storages that in every order
+/// are live when the task runs; without a table, to the task's inputs. The bound is the largest of these sums.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {
@@ -104,7 +104,7 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
         held.map(|storage| storage.bytes).sum::<u64>()
     };
     let during = (0..instance.tasks.len()).map(|task| instance.tasks[task].rise + of(id(task)));
-    // The live bytes after the last task and before the first one are bounds too.
+    // The live bytes after the last task and before the first task are lower bounds of the peak too.
     let kept = instance.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.bytes).sum();
     let there = instance.storages.iter().filter(|storage| storage.maker.is_none()).map(|storage| storage.bytes).sum();
     instance.base + during.chain([kept, there]).max().unwrap_or(0)

@@ -4,8 +4,8 @@
 //! the rules here follow its text. The spine has all tasks that the last result needs. A task cuts the spine in two if
 //! every other task of the spine must run before or after this task (the paper's memory-insensitive operators). Tasks
 //! outside of the spine, such as updates of weights, run in the subgraph in which they become ready, or in a later
-//! subgraph if this lowers the peak. A subgraph without a cut is divided further: its independent parts are ordered
-//! alone, and their orders are then merged ([`branches`]).
+//! subgraph if this lowers the peak. A subgraph without a cut is divided further: each independent part is ordered by
+//! itself, and the orders of the parts are then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Solve;

@@ -25,9 +25,9 @@ pub struct Course {
     pub strategy: &'static str,
     /// The figures of each pass. The course is that of the last pass.
     pub passes: Vec<PassReport>,
-    /// The bytes held of the device, from an operation on.
+    /// The bytes of device memory that are held. Each entry has an operation, and the value from this operation on.
     pub reserved: Vec<(u32, u64)>,
-    /// The bytes that the program has freed and that other streams still use, from an operation on.
+    /// The bytes that the program has freed and that other streams still use, in the same form.
     pub pending: Vec<(u32, u64)>,
     /// The operations that called the driver. The last one may be the request that was refused.
     pub work: Vec<Work>,

@@ -83,7 +83,8 @@ impl Plan {
                 points.push((piece.upper, false, from, to, index));
             }
         }
-        // `false` sorts first, since memory is free at the moment at which a buffer ends.
+        // Of the points at one moment, ends (`false`) come before beginnings, since memory is free at the moment at
+        // which a buffer ends.
         points.sort_unstable();
         let mut live: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
         for (moment, begins, from, to, index) in points {

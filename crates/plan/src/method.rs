@@ -23,11 +23,14 @@ const MOST_THREADS: usize = 16;
 /// A way to find a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The lowest place, in the order of the program, as in an allocator without knowledge of later requests.
+    /// Each buffer gets the lowest free place, in the order of the program, as in an allocator without knowledge of
+    /// later requests.
     FirstFit,
-    /// The tightest place, the largest buffers first: XLA's `GlobalDecreasingSizeBestFitHeap`.
+    /// Each buffer gets the smallest hole that fits, the largest buffers first: XLA's
+    /// `GlobalDecreasingSizeBestFitHeap`.
     DecreasingSize,
-    /// The longest-lived buffer that fits on the lowest line: Chainer's best fit (Sekiyama and others, arXiv 1804.10001).
+    /// The range of time with the lowest free offset gets the longest-lived buffer that fits in this range: Chainer's
+    /// best fit (Sekiyama and others, arXiv 1804.10001).
     Chainer,
     /// Simulated annealing over the order for first fit.
     Annealing,
@@ -245,8 +248,9 @@ fn tasks(method: Method, instance: &Instance, seed: u64) -> Vec<Task> {
     }
 }
 
-/// Returns the tasks of the exact search, one thread for each order. The quickest order is not known in advance, and
-/// threads that share cores repeat no work. `first` runs before one of the searches.
+/// Returns the tasks of the exact search, one thread for each order. The quickest order is not known in advance. If
+/// threads share cores, no work is lost, since no thread repeats the work of another. `first` runs before one of the
+/// searches.
 fn exact_tasks(first: &'static [Method]) -> impl Iterator<Item = Task> {
     let of_order = move |(index, order)| Task::Exact(if index == 0 { first } else { &[] }, order);
     Order::ALL.into_iter().enumerate().map(of_order)

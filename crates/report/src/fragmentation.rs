@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Owner {
     /// One stream, whose work used the memory last.
     Stream(StreamId),
-    /// Every stream: all streams have passed the memory.
+    /// Every stream, since the GPU has passed all uses of the memory.
     Everyone,
     /// A private pool, until it is released.
     Pool(PoolId),

@@ -44,7 +44,7 @@ pub struct Freed {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum FreedMemory {
-    /// The memory is mapped until the streams that used it have passed.
+    /// The memory stays mapped until the GPU has passed its uses on all streams.
     Mapped,
     /// The memory is unmapped, and its addresses are kept from reuse.
     Unmapped,
@@ -94,9 +94,9 @@ pub enum Finding {
     Underrun(Explanation),
     /// Memory was written after its free, the first byte seen at this address.
     WriteAfterFree(Explanation),
-    /// Memory was freed while another stream, which `record_stream` did not name, had not passed its work on the
-    /// memory. Another use of the memory could begin before that work ends, unless the allocation's stream waits for
-    /// the other stream first. In guard mode the memory waits for the other stream, so that this run is not harmed.
+    /// Memory was freed before the GPU had passed another stream's work on the memory, and `record_stream` did not name
+    /// this stream. Another use of the memory could begin before that work ends, unless the allocation's stream waits
+    /// for the other stream first. In guard mode the memory waits for the other stream, so that this run is not harmed.
     MissingRecordStream {
         /// The allocation.
         allocation: GuardedAllocation,

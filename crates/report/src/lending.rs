@@ -86,7 +86,7 @@ impl fmt::Display for Lending {
 /// The bytes that an allocator holds, and could give back. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LendableBytes {
-    /// Bytes held of the device.
+    /// Bytes of device memory that are held.
     pub held: u64,
     /// The part of `held` in blocks that the program uses, and in freed blocks that other streams still use.
     pub live: u64,

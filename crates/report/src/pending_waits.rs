@@ -11,7 +11,7 @@ pub struct PendingWaits {
     pub requests: u64,
     /// The number of events that these requests waited for, each of them the end of some work that uses freed memory.
     pub events: u64,
-    /// The number of waits for all work of the device, as the last means.
+    /// The number of waits for all work of the device, as the last resort.
     pub device: u64,
     /// The number of requests whose wait ended at the bound.
     pub expired: u64,

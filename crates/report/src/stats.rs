@@ -35,7 +35,8 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// The looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
+/// The looks at the device's free memory, and the releases of memory, for the headroom
+/// ([`Config::headroom`](seamalloc_config::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -107,8 +108,8 @@ pub struct SpillStats {
     pub returned_chunks: u64,
     /// Bytes of the pieces that came back.
     pub returned_bytes: u64,
-    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. This
-    /// time is part of [`Stats::stalls`].
+    /// The time in the driver, in nanoseconds, that spilling and coming back took, including the waits for the device.
+    /// This time is part of [`Stats::stalls`].
     pub total_ns: u64,
 }
 
@@ -227,8 +228,8 @@ macro_rules! statistics {
                 /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. The sum of both never
                 /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives the kept bytes back.
                 spill_kept_bytes: u64,
-                /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
-                /// memory yet.
+                /// About how many bytes of host memory the allocator's own tables take, including untouched parts,
+                /// which take no memory yet.
                 host_bytes: u64,
                 /// The figures of guard mode; all are 0 if guard mode is off.
                 guard: GuardStats,

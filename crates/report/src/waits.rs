@@ -12,7 +12,8 @@ pub struct Waits {
     /// Bytes of freed memory that recorded streams still used, and that were handed out together with waits for these
     /// streams.
     pub recorded_bytes: u64,
-    /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round.
+    /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round. A round
+    /// of a stream ends when the stream misses memory of the same size class again.
     pub grown_bytes: u64,
     /// The sum of the ages of all waits, in operations.
     pub age_total: u64,

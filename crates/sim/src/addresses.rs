@@ -7,7 +7,8 @@ use crate::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
 use seamalloc_driver::Status;
 
 /// The address space of reservations, in bytes. On an H200 a reservation of 64 TiB succeeds and a reservation of 100
-/// TiB does not. Several smaller reservations reach 126 TiB together, which no allocator should need.
+/// TiB does not. Several smaller reservations reach 126 TiB together. This is not modelled, since no allocator should
+/// need as many addresses.
 pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
 /// The first address of reservations. The address is a round number, so that addresses in a report are readable.
 const RESERVE_BASE: u64 = ADDRESS_SPACE;

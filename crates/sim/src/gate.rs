@@ -25,7 +25,7 @@ impl Gate {
         self.closed_by.is_some_and(|thread| thread != thread::current().id())
     }
 
-    /// Refuses a call of the thread that closed the gate, unless it is a call of virtual memory.
+    /// Refuses a call of the thread that closed the gate, unless the call belongs to virtual memory management.
     pub(super) fn refuse(&self, call: Call) -> Answer<()> {
         if self.closed_by.is_none() || call.is_of_virtual_memory() {
             return Ok(());

@@ -20,12 +20,12 @@
 //! under the same rules. Programs find this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
 //!
 //! The simulated GPU refuses the calls that the real driver refuses, with the same status. The simulated GPU also
-//! reports, without refusing, uses that fail later on a real GPU: memory that is used where none is mapped, memory that
-//! is used although the allocator has filled it with marks, memory that is unmapped while in use ([`Fault`]), and
-//! resources still held at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's
-//! documentation does not allow. In these cases the simulated GPU follows the documentation: ranges of `unmap` and
-//! `set_access` may have no gap, and no call crosses the end of a reservation. Streams are independent of each other;
-//! the default stream waits for no other.
+//! reports, without refusing, uses that fail later on a real GPU: a use of addresses at which no memory is mapped, a
+//! use of memory that the allocator has filled with marks, an unmap of memory that is in use ([`Fault`]), and resources
+//! still held at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's documentation does not
+//! allow. In these cases the simulated GPU follows the documentation: a range of `unmap` or `set_access` may have no
+//! gap, and no range may reach beyond the end of a reservation. Streams are independent of each other; the default
+//! stream waits for no other.
 
 #![deny(unsafe_code)]
 

@@ -11,8 +11,8 @@ use super::pool::{Pool, STEP};
 use crate::bookkeeping::{Answer, Memory, Refusal, refuse};
 use seamalloc_driver::{MemoryPool, Status, StreamId};
 
-/// The addresses of a pool, as a multiple of the device's memory. Addresses whose memory was given back or moved then
-/// do not limit the pool.
+/// The addresses of a pool, as a multiple of the device's memory. With so many addresses, those whose memory was given
+/// back or moved do not limit the pool.
 const ROOM: u64 = 16;
 /// The handle of the first stream that is made here. Handles that programs choose are smaller.
 const FIRST_STREAM: u64 = 0x5ea0_0000_0000;

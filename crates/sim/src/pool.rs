@@ -5,10 +5,10 @@
 //! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
 //! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
 //! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses. The pool grows after the first block that has room after it, in whole 32 MiB. If
-//!   this block is free, the pool grows by the bytes that the block lacks;
-//! - free pages of 32 MiB whose frees are complete move to these addresses before the pool takes more memory from the
-//!   device;
+//! - a pool is one range of addresses. The pool grows in steps of 32 MiB, at the addresses after the first block that
+//!   has enough free addresses after it. If this block is free, the pool grows by the bytes that the block lacks;
+//! - free pages of 32 MiB whose frees are complete move to the addresses at which the pool grows, before the pool takes
+//!   more memory from the device;
 //! - the smallest free block that fits serves a request, the lowest of several such blocks; the rest of the block stays
 //!   free;
 //! - free neighbours merge if the same stream freed them, or if both frees are complete.
@@ -77,7 +77,8 @@ pub(super) struct Pool {
     pub(super) release_threshold: u64,
     /// The blocks by address. Addresses without memory belong to no block.
     blocks: BTreeMap<u64, Block>,
-    /// The free blocks of each stream, and the idle blocks, by size and address.
+    /// The free blocks of each stream and, under `None`, the idle blocks, which every stream may use. Each set is
+    /// ordered by size and address.
     free: FxHashMap<Option<StreamId>, BTreeSet<(u64, u64)>>,
     /// The last byte of each freed block, by stream, in the order of the frees.
     pending: FxHashMap<StreamId, VecDeque<(Completion, u64)>>,
@@ -146,7 +147,8 @@ impl Pool {
         if moved < bytes
             && let Err(refusal) = take(bytes - moved)
         {
-            // The third policy takes a block that any stream freed, and makes the requesting stream wait.
+            // The last of CUDA's three policies of reuse (internal dependencies) takes a block that any stream freed,
+            // and makes the requesting stream wait.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
             timeline.wait_for_free(stream, (of, freed.point), &freed.before, &freed.done);
             return Ok(self.hand_out(address, size));
@@ -220,8 +222,8 @@ impl Pool {
         }
     }
 
-    /// Returns the smallest free block that the first two policies allow for the stream, the lowest of several such
-    /// blocks; `None` if there is none.
+    /// Returns the smallest free block that the stream may use without a new wait (CUDA's policies of event
+    /// dependencies and opportunistic reuse), the lowest of several such blocks; `None` if there is none.
     fn fit(&self, size: u64, stream: StreamId, timeline: &Timeline) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         for (of, blocks) in &self.free {

@@ -1,6 +1,6 @@
 //! The calls of a simulated GPU's gate for streams.
 //!
-//! Owns: the rule when all streams stand at the gate, and the cost of closing the gate.
+//! Owns: the rule that decides whether the gate closes, and the cost of closing the gate.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::Range;
@@ -8,7 +8,7 @@ use seamalloc_driver::{Call, DriverResult, GateCopy, StreamGate, StreamId};
 
 /// The most streams that a device can hold, as on an H200.
 const MOST_STREAMS: usize = 110;
-/// The time for closing the gate, and the time for each stream, measured on an H200
+/// The time for closing the gate, and the time that each held stream adds, measured on an H200
 /// (docs/measurements/2026-11-28-gate).
 const CLOSE_NS: u64 = 20_000;
 const STREAM_NS: u64 = 3_000;

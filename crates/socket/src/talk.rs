@@ -38,7 +38,8 @@ pub fn admit(stream: &UnixStream) -> io::Result<i32> {
 /// Connects to a process of this user within a time. A stopped process accepts no connection once its queue is full.
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and errors of the system.
+/// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and errors of the
+/// system.
 pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let until = Instant::now() + time;
     let name = SocketAddrUnix::new(path)?;
@@ -84,7 +85,8 @@ impl<'a> Bounded<'a> {
     /// Reads a line of at most `most` bytes. Returns the line without its end, and the bytes read beyond it.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and errors of the system.
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and errors
+    /// of the system.
     pub fn line(&mut self, most: usize) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let (mut lines, mut piece) = (Lines::new(most), [0; PIECE]);
         loop {

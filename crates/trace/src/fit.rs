@@ -97,8 +97,9 @@ impl FitReport {
 
 /// Finds the smallest capacity by bisection, between the live peak and the bytes that the strategy reserves on a large
 /// device. The options' own capacity is not used. Bisection assumes that more memory never hurts. If more memory
-/// sometimes does hurt a strategy, the result is one of several limits. The capacity is no measure of speed: near the
-/// smallest capacity, a strategy often gives memory back and waits for the GPU.
+/// sometimes does hurt a strategy, several capacities suffice although the next smaller one does not, and the result is
+/// one of them. The capacity is no measure of speed: near the smallest capacity, a strategy often gives memory back and
+/// waits for the GPU.
 ///
 /// Returns `None` if the trace does not run on 16 TiB. `progress` gets the number of tries done, and their approximate
 /// total.

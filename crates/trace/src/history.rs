@@ -58,7 +58,8 @@ pub(crate) fn trace_of_history(
         let Some(event) = event else { continue };
         if event.action == Action::Oom {
             let demand = live.saturating_add(event.size);
-            // The largest demand counts, since a program may retry with a smaller request.
+            // Of several refused requests, the one for which the most memory would have been live is kept, since a
+            // program may retry with a smaller request.
             if most.is_none_or(|most| demand > most) {
                 most = Some(demand);
                 let (event, size, stream) = (builder.events(), event.size, event.stream);

@@ -1,8 +1,8 @@
 //! The limit on the host memory that reading a file may take.
 //!
-//! Owns: the limit, which follows the size of the file, and the account of the memory held. A table that a file fills
-//! is charged before it grows, so a file that would take more memory causes an error, and so does a failed allocation.
-//! The types of tables whose keys a file chooses are here too.
+//! Owns: the limit, which follows the size of the file, and the account of the memory held. Before a table that a file
+//! fills grows, its new bytes are added to the account (charged). If the account would exceed the limit, or if the
+//! allocation fails, the reader returns an error. The types of tables whose keys a file chooses are here too.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};

@@ -235,8 +235,8 @@ impl Owners {
         }
     }
 
-    /// Returns the owners for `--json`: the rows, each with those of its stacks that have the most bytes. A stack begins
-    /// with its innermost frame.
+    /// Returns the owners for `--json`: the rows, each with those of its stacks that have the most bytes. A stack
+    /// begins with its innermost frame.
     #[must_use]
     pub fn to_json(&self, origins: &Origins) -> Value {
         let frames = |stack: &u32| {

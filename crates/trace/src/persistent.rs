@@ -30,8 +30,8 @@ const VALLEYS: usize = 32;
 /// The end of a block that is never freed.
 const NEVER: usize = usize::MAX;
 
-/// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, for any beginning and
-/// end of the recording. Returns 0 if the trace does not show which memory is persistent.
+/// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, wherever in the job
+/// the recording begins and ends. Returns 0 if the trace does not show which memory is persistent.
 ///
 /// Steps appear as valleys of live memory, between which live memory rises and falls again: by half the peak or, if
 /// there are no such valleys, by a quarter, and so on. Memory that is live in two successive valleys is persistent. A

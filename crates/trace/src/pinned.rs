@@ -1,4 +1,4 @@
-//! Page-locked memory: the memory that a cache holds for a trace, for PyTorch's cache and for a host pool.
+//! Page-locked memory: the bytes of it that PyTorch's cache holds for a trace, and the bytes that a host pool holds.
 //!
 //! Owns: a model of PyTorch's cache, which uses none of this crate's allocators, and the figures of PyTorch's cache and
 //! of host pools.
@@ -82,9 +82,10 @@ impl PinnedReport {
 ///
 /// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11). A request is
 /// rounded up to a power of two (`allocate`), and takes a free block of exactly this size or a new block of the machine
-/// (`get_free_block`). A freed block is free once the events of its streams have passed (`process_events`). Blocks are
-/// never split, merged or given back. The model favours PyTorch: a block is reused as soon as its free has completed in
-/// the trace, while PyTorch checks the oldest event first, and checks no further event if this one has not passed.
+/// (`get_free_block`). A freed block is free once the GPU has passed the events of the block's streams
+/// (`process_events`). Blocks are never split, merged or given back. The model favours PyTorch: a block is reused as
+/// soon as its free has completed in the trace, while PyTorch checks the oldest event first, and checks no further
+/// event if the GPU has not passed the oldest.
 #[must_use]
 pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
     let mut free = [0u64; LISTS];

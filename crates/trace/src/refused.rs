@@ -8,7 +8,8 @@ use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// The request with the largest demand among those that were refused while a job was recorded.
+/// A request that was refused while a job was recorded. If several were refused, the one for which the most memory
+/// would have been live is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedRequest {
     /// The number of the trace's events before the request.

@@ -15,7 +15,7 @@ pub struct Summary {
     pub deferred_frees: u64,
     /// The most bytes requested and not freed at any time.
     pub peak_live: u64,
-    /// The most bytes in use at any time: requested, with a free that has not completed.
+    /// The most bytes in use at any time: bytes that were requested and whose free has not completed.
     pub peak_active: u64,
     /// Bytes requested and not freed at the end.
     pub live_at_end: u64,

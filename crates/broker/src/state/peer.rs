@@ -65,7 +65,7 @@ impl Peer {
         self.until = None;
     }
 
-    /// Makes the connection wait for its answer. The demand has the time limit.
+    /// Makes the connection wait for its answer. The connection has no time limit meanwhile, since the demand has one.
     pub(super) fn wait(&mut self) {
         (self.role, self.until) = (Role::Asker, None);
     }

@@ -128,8 +128,8 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }
 
-/// Draws three panels for each trace, by lag: utilization, with a line for each policy and pass; the number of waits;
-/// and the ages of the events.
+/// Draws three panels for each trace, with the lag on the horizontal axis: utilization, with a line for each policy and
+/// pass; the number of waits; and the ages of the events.
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
     let mut panels = Vec::new();

@@ -16,24 +16,24 @@ pub trait Contents {
     /// pre: the handle is the handle of a live stream (unchecked, as for [`Events`](super::Events)).
     fn fill(&self, address: u64, size: u64, value: u8, stream: StreamId) -> DriverResult<()>;
 
-    /// `cuMemcpyDtoHAsync` on a stream of the driver's own: copies memory to the CPU, which waits for the copy, and for no
-    /// other work.
+    /// `cuMemcpyDtoHAsync` on a stream of the driver's own: copies memory to the CPU, which waits for the copy, and for
+    /// no other work.
     ///
     /// pre: the range is memory of this device that the device may use, and not empty.
     /// pre: no work writes the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()>;
 
-    /// `cuMemcpyHtoDAsync` on a stream of the driver's own: copies bytes of the CPU to memory. The CPU waits for the copy, and
-    /// for no other work.
+    /// `cuMemcpyHtoDAsync` on a stream of the driver's own: copies bytes of the CPU to memory. The CPU waits for the
+    /// copy, and for no other work.
     ///
     /// pre: the range is memory of this device that the device may use, and not empty.
     /// pre: no work uses the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()>;
 
-    /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or from host
-    /// memory that is mapped for it. The CPU waits for the copy, and for no other work.
+    /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or
+    /// from host memory that is mapped for it. The CPU waits for the copy, and for no other work.
     ///
     /// pre: both ranges are memory of this device that the device may use. The ranges are whole words of 8 bytes, not
     /// empty, and share no physical memory.

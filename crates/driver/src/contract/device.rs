@@ -91,8 +91,8 @@ pub trait Driver:
     /// Returns the calls made so far and the time spent in them. Makes no driver call.
     fn call_stats(&self) -> CallStats;
 
-    /// Returns the total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without the
-    /// copy.
+    /// Returns the total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without
+    /// the copy.
     fn busy_ns(&self) -> u64;
 
     /// Returns the time of the clock by which the device's work is timed, in nanoseconds since some moment. The clock

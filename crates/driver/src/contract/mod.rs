@@ -1,4 +1,5 @@
-//! The contract between an allocator and a GPU driver: one small trait for each purpose, and [`Driver`] for all of them.
+//! The contract between an allocator and a GPU driver: one small trait for each purpose, and [`Driver`] for all of
+//! them.
 //!
 //! ```text
 //! device.rs            Driver: every trait below, and the calls for the device as a whole

@@ -28,7 +28,8 @@ pub trait PageLocked {
     /// pre: the buffer came from `host_malloc`, and was not freed.
     fn host_free(&self, buffer: HostBuffer) -> DriverResult<()>;
 
-    /// `cuMemcpyDtoHAsync`: copies `size` bytes from address `from` into a buffer, from `offset` on. The CPU does not wait.
+    /// `cuMemcpyDtoHAsync`: copies `size` bytes from address `from` into a buffer, from `offset` on. The CPU does not
+    /// wait.
     ///
     /// pre: the range is memory of this device that the device may use, not empty, and has room in the buffer.
     /// pre: until the wait for the buffer, no work writes the range, and the range stays mapped (unchecked).

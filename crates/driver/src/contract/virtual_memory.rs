@@ -40,11 +40,12 @@ pub trait VirtualMemory {
 
     /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of the memory is left.
     ///
-    /// pre: `handle` came from `create`, `create_on_host` or [`import`](super::ProcessSharing::import), and was not released.
+    /// pre: `handle` came from `create`, `create_on_host` or [`import`](super::ProcessSharing::import), and was not
+    /// released.
     fn release(&self, handle: Handle) -> DriverResult<()>;
 
-    /// `cuMemMap`: maps the whole of `handle` at `address`. A handle may be mapped at several addresses. The memory cannot
-    /// be used before `set_access`.
+    /// `cuMemMap`: maps the whole of `handle` at `address`. A handle may be mapped at several addresses. The memory
+    /// cannot be used before `set_access`.
     ///
     /// pre: `offset` is 0 and `size` is the size of the handle; otherwise the status is
     /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).

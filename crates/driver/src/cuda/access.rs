@@ -18,7 +18,7 @@ pub(super) struct Access(pub(super) Mutex<AccessState>);
 /// The state that [`Access`] locks.
 #[derive(Debug)]
 pub(super) struct AccessState {
-    /// The device itself, the CPU where the memory is the machine's, then the peers.
+    /// The device itself; then the CPU, if the memory belongs to the machine; then the peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
     /// The ranges with access that are still mapped, start to end. No range crosses the end of a reservation.

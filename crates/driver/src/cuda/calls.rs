@@ -160,7 +160,8 @@ impl Events for CudaDriver {
     }
 
     fn event_query(&self, event: EventId) -> DriverResult<bool> {
-        // The allocator of page-locked memory is not told of captures of the GPU's allocator.
+        // An allocator of page-locked memory does not know whether a stream of the GPU is being captured, so its
+        // queries are always made in relaxed mode.
         let anywhere = !self.place.is_on_device();
         // SAFETY: the event is alive.
         let ask = || self.ask_event(Call::EventQuery, event, |api, event| unsafe { api.event_query(event) });

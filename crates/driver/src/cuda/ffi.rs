@@ -1,9 +1,10 @@
 //! CUDA's types and constants, as this crate passes them to libcuda.
 //!
 //! Owns: memory layouts and numbers. The file makes no calls. `cuda-driver-sys` provides the types that cannot be
-//! wrong: integers and opaque pointers. Its structs and enums are not used: they come from CUDA 10.2, where a private
-//! `CUmemAllocationProp` cannot be written (its handle type has no 0), and an unknown status is undefined behaviour in
-//! a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
+//! wrong: integers and opaque pointers. Its structs and enums are not used: they come from CUDA 10.2, where a
+//! `CUmemAllocationProp` for memory that is not exported cannot be written (its handle type has no value 0), and an
+//! unknown status is undefined behaviour in a Rust enum. Here an enum is a `u32`; the tests compare with
+//! `cuda-driver-sys`.
 
 use std::ffi::{c_int, c_uchar, c_ushort, c_void};
 

@@ -1,14 +1,15 @@
 //! A gate on the streams of a real GPU: a kernel of one thread in each stream, which waits for a word.
 //!
-//! Owns: the words that the kernels (`gate.ptx`) read and write, and the order of their launches. `stream_gate.rs` has the
-//! calls. Measured on an H200 (docs/measurements/2026-11-28-gate):
+//! Owns: the words that the kernels (`gate.ptx`) read and write, and the order of their launches. `stream_gate.rs` has
+//! the calls. Measured on an H200 (docs/measurements/2026-11-28-gate):
 //!
-//! - A kernel marks that all earlier work of its stream is over, and waits. Both are one item of the stream, so no thread
-//!   can launch work between them. Stream memory operations would hold the hardware channel that the stream shares with
-//!   others, so that marks of the others would never be written.
+//! - A kernel marks that all earlier work of its stream is over, and waits. Both are one item of the stream, so no
+//!   thread can launch work between them. Stream memory operations would hold the hardware channel that the stream
+//!   shares with others, so that marks of the others would never be written.
 //! - A device runs 128 kernels at once, so about as many streams can be held.
-//! - While another thread is in `cudaFree`, which waits for the device, launches wait too. So the launches have a watchdog,
-//!   which opens the gate after a while. Maps, unmaps and changes of access do not wait, in any case that was tried.
+//! - While another thread is in `cudaFree`, which waits for the device, launches wait too. So the launches have a
+//!   watchdog, which opens the gate after a while. Maps, unmaps and changes of access do not wait, in any case that was
+//!   tried.
 //! - Many kernels that read a word of the host slow the device down. So one kernel, the relay, watches the host's word
 //!   and copies it to the device's memory.
 
@@ -24,8 +25,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the words, on the host and on the device.
 pub(super) const WORDS: usize = 512;
-/// The indexes of the host's words: the newest epoch for which the gate is open; the epoch whose copies are done; the
-/// mark of the relay; the mark of the stream for copies; and, from `MARKS` on, the marks of the held streams.
+/// The indexes of the host's words. Epochs number the closings of the gate. The words hold: the newest epoch for which
+/// the gate is open; the epoch whose copies are done; the mark of the relay; the mark of the stream for copies; and,
+/// from `MARKS` on, the marks of the held streams.
 const OPEN: u64 = 0;
 const COPIED: u64 = 1;
 const RELAY: u64 = 2;
@@ -57,8 +59,8 @@ pub(super) struct Gate {
 impl Gate {
     fn word(&self, number: u64) -> &AtomicU32 {
         let word: *mut u32 = ptr::with_exposed_provenance_mut(self.words + 4 * number as usize);
-        // SAFETY: the words are page-locked memory of so many bytes, aligned, which lives as long as the gate. The GPU writes
-        // whole words.
+        // SAFETY: the words are page-locked memory of so many bytes, aligned, which lives as long as the gate. The GPU
+        // writes whole words.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
@@ -71,7 +73,7 @@ impl Gate {
         self.word(OPEN).store(self.epoch, Ordering::Release);
     }
 
-    /// Returns whether the copies of this epoch are done, at the end of the wait.
+    /// Waits on the CPU until the copies of this epoch are done, for at most `patience`. Returns whether they are done.
     pub(super) fn wait_for_copies(&self, patience: Duration) -> bool {
         let start = Instant::now();
         while self.word(COPIED).load(Ordering::Acquire) != self.epoch {
@@ -122,8 +124,8 @@ impl Gate {
     ) -> Result<Status, MissingEntryPoint> {
         let function: CUfunction = ptr::with_exposed_provenance_mut(function);
         let arguments = arguments.as_mut_ptr();
-        // SAFETY: the function is of this gate's module; the arguments are those of its declaration, and are read during the
-        // call; the stream is alive.
+        // SAFETY: the function is of this gate's module; the arguments are those of its declaration, and are read
+        // during the call; the stream is alive.
         unsafe { api.launch_kernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, ptr::null_mut()) }
     }
 

@@ -8,8 +8,8 @@
 //! munmap           [=================]       from a multiple of 2 MiB on
 //! madvise          no child inherits the pages, pages are huge, and every page is populated
 //! ```
-//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make huge pages no faster
-//! than one: docs/measurements/2026-11-25-page-locking.
+//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make
+//! huge pages no faster than one: docs/measurements/2026-11-25-page-locking.
 
 use std::ffi::c_void;
 use std::fs;
@@ -30,8 +30,8 @@ const PAGE: usize = 64 << 10;
 /// The smallest page of any machine.
 const SMALLEST_PAGE: usize = 4 << 10;
 
-/// Bytes of the machine that are left to others. With less, the kernel would kill a process when a program touches more
-/// memory.
+/// Bytes of the machine that are left to others. With less free memory, the kernel would kill a process as soon as some
+/// program touches more memory.
 const SPARE: u64 = 256 << 20;
 
 /// The file that says whether the machine has huge pages for programs that ask: `always [madvise] never`.
@@ -136,8 +136,8 @@ impl HostPages {
     /// Gives back pages that are not page-locked.
     pub(super) fn give_back(&self, pages: Pages) {
         self.unmap(pages.address, pages.mapped).unwrap_or_else(|error| {
-            // There are too many address ranges. The memory of the pages goes back all the same. SAFETY: nobody uses
-            // the pages any more.
+            // The process has too many address ranges. The memory of the pages goes back to the system nevertheless,
+            // and only the addresses stay taken. SAFETY: nobody uses the pages any more.
             let emptied = unsafe { (self.system.advise)(pages.pointer(), pages.mapped, Advice::LinuxDontNeed) };
             tracing::warn!(%error, bytes = pages.mapped, ?emptied, "addresses of page-locked memory stay taken");
         });
@@ -175,8 +175,9 @@ impl HostPages {
 
     /// Populates every page of a range, as the driver needs them.
     fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
-        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of
-        // this process would leave the device the old page. No child process can use CUDA, so no child needs the pages.
+        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9, a write
+        // of this process would go to a new page, and the device would keep the old one. No child process can use CUDA,
+        // so no child needs the pages.
         self.advise(pages, pages.mapped, Advice::LinuxDontFork).map_err(NoPages::Inherited)?;
         if size >= HUGE_PAGE {
             let asked = self.advise(pages, pages.mapped, Advice::LinuxHugepage);

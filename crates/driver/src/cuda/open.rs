@@ -38,7 +38,8 @@ const MEMORY_POOL_CALLS: [&str; 7] = [
     "cuMemFreeAsync",
 ];
 
-/// Entry points for gates on streams, beside those that every device needs. A device that lacks one of them has no gates.
+/// Entry points for gates on streams, beside those that every device needs. A device that lacks one of them has no
+/// gates.
 const GATE_CALLS: [&str; 6] = [
     "cuModuleLoadData",
     "cuModuleGetFunction",

@@ -57,7 +57,7 @@ impl CudaDriver {
     fn wait_for_buffer(&self, call: Call, of: &mut LockedBuffer) -> DriverResult<()> {
         let event = raw_event(of.event);
         // SAFETY: the event is alive, since the buffer's lock is held and it was not freed. An event that was never
-        // recorded has passed.
+        // recorded counts as complete.
         self.demand(call, || format!("buffer {:#x}", of.address), |api| unsafe { api.event_synchronize(event) })?;
         of.busy = false;
         Ok(())
@@ -135,7 +135,8 @@ impl PageLocked for CudaDriver {
 
     fn copy_out(&self, from: u64, buffer: HostBuffer, offset: u64, size: u64) -> DriverResult<()> {
         self.copy_of_buffer(Call::CopyOut, (buffer, offset), (from, size), |api, host, bytes, raw| {
-            // SAFETY: the part lies in a live buffer, whose bytes the CPU uses only after a wait; the driver checks the address.
+            // SAFETY: the part lies in a live buffer, whose bytes the CPU uses only after a wait; the driver checks the
+            // address.
             unsafe { api.memcpy_dtoh_async(host, from, bytes, raw) }
         })
     }
@@ -170,8 +171,8 @@ impl PageLocked for CudaDriver {
             let detail = format!("buffer {:#x}: nobody waited for its copies", buffer.0);
             return Err(DriverError::new(Call::HostWait, Status::NOT_READY, detail));
         }
-        // SAFETY: the part lies in a live buffer, whose bytes the system or the driver has set. No copy is under way, and while
-        // the lock is held none begins, nor does anybody else use the bytes.
+        // SAFETY: the part lies in a live buffer, whose bytes the system or the driver has set. No copy is under way,
+        // and while the lock is held none begins, nor does anybody else use the bytes.
         with(unsafe { std::slice::from_raw_parts_mut(of.pointer(from), bytes) });
         Ok(())
     }

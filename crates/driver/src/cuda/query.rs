@@ -51,8 +51,8 @@ pub(super) fn identity(api: &CudaApi, device: CUdevice) -> Option<String> {
     ((domain, bus, slot) != (0, 0, 0)).then(|| format!("{domain:04x}:{bus:02x}:{slot:02x}"))
 }
 
-/// Returns the least and the recommended granularity of memory like `prop`, in bytes; `None` if the device refuses the question: some
-/// vGPUs say that they have virtual memory, and support none of its calls.
+/// Returns the least and the recommended granularity of memory like `prop`, in bytes; `None` if the device refuses the
+/// question: some vGPUs say that they have virtual memory, and support none of its calls.
 pub(super) fn granularities(api: &CudaApi, prop: &MemAllocationProp) -> Result<Option<(u64, u64)>, CudaOpenError> {
     let least = granularity(api, prop, MEM_GRANULARITY_MINIMUM)?;
     let recommended = granularity(api, prop, MEM_GRANULARITY_RECOMMENDED)?;

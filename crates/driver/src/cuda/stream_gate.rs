@@ -1,7 +1,7 @@
 //! The calls of a gate on the streams of a real GPU.
 //!
-//! Owns: which streams are held, how long the CPU waits for them, and how the gate's parts are made and given back. `gate.rs`
-//! launches the kernels.
+//! Owns: which streams are held, how long the CPU waits for them, and how the gate's parts are made and given back.
+//! `gate.rs` launches the kernels.
 
 use super::api::CudaApi;
 use super::device::CudaDriver;
@@ -15,7 +15,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The kernels, for every device from compute capability 7.0 on: with a 0 at the end, as the driver expects texts.
+/// The text of the kernels, for every device from compute capability 7.0 on. The text ends with a 0 byte, as the driver
+/// expects.
 const KERNELS: &str = concat!(include_str!("gate.ptx"), "\0");
 const HOLD: &CStr = c"seamalloc_hold";
 const COPY: &CStr = c"seamalloc_copy";
@@ -49,7 +50,8 @@ impl StreamGate for CudaDriver {
         let is_closed = given.is_ok() && given_in_time && gate.wait_for_copies(patience);
         if !is_closed {
             gate.open();
-            // The caller may unmap the copies' targets from now on.
+            // The CPU waits until the copies have ended, since the caller may unmap their targets once this call has
+            // returned.
             self.wait_for_own(own[1])?;
         }
         given?;
@@ -68,11 +70,11 @@ impl StreamGate for CudaDriver {
 }
 
 impl CudaDriver {
-    /// Returns the streams that need a kernel, or `None` if not all can be held. The default stream's kernel holds all streams
-    /// that wait for the default stream.
+    /// Returns the streams that need a kernel, or `None` if not all can be held. The default stream's kernel holds all
+    /// streams that wait for the default stream.
     ///
-    /// Streams without work come first. Work that other threads launch behind a kernel blocks a hardware channel, and with
-    /// it the kernels that come later in this channel. So the streams that threads use get their kernels last.
+    /// Streams without work come first. Work that other threads launch behind a kernel blocks a hardware channel, and
+    /// with it the kernels that come later in this channel. So the streams that threads use get their kernels last.
     fn streams_to_hold(&self, streams: &[StreamId]) -> DriverResult<Option<Vec<CUstream>>> {
         let (mut held, mut busy) = (Vec::new(), Vec::new());
         if held.try_reserve_exact(streams.len() + 1).and_then(|()| busy.try_reserve_exact(streams.len())).is_err() {
@@ -190,8 +192,8 @@ impl CudaDriver {
     fn drop_gate(&self, gate: &Gate) {
         [gate.relay, gate.copies].into_iter().for_each(|stream| self.drop_stream(stream));
         let dropped = [
-            // SAFETY: the memory came from `mem_alloc`, and is freed once. The driver waits for the device, and with it for
-            // kernels that use the words.
+            // SAFETY: the memory came from `mem_alloc`, and is freed once. The driver waits for the device, and with it
+            // for kernels that use the words.
             (gate.opened != 0).then(|| self.make("cuMemFree", |api| unsafe { api.mem_free(gate.opened) })),
             (gate.words != 0).then(|| {
                 let words = ptr::with_exposed_provenance_mut(gate.words);

@@ -8,9 +8,9 @@ use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 /// Bytes of a number.
 const HALF: u64 = 2;
 
-/// `layers` operators forward, each with one unit of time and `bytes` bytes, and as many operators back. Backward
-/// operator i reads the gradient of operator i + 1 and the output of layer i - 1. The program is that of theorem 3.1 of
-/// Kirisame and others.
+/// Returns a program of `layers` operators forward, each with one unit of time and `bytes` bytes, and as many operators
+/// backward. Backward operator i reads the gradient of operator i + 1 and the output of layer i - 1. The program is
+/// that of theorem 3.1 of Kirisame and others.
 ///
 /// # Errors
 /// [`GraphError`] for no layers, or too many.
@@ -41,7 +41,8 @@ pub fn linear(layers: usize, bytes: u64) -> Result<Graph, GraphError> {
     builder.finish()
 }
 
-/// An image: its node, number of images, channels, and side.
+/// A batch of images: its node, and the number of images. Each image has `channels` channels, and `side` pixels in each
+/// direction.
 #[derive(Clone, Copy)]
 struct Image {
     node: Node,
@@ -68,7 +69,7 @@ fn convolve(tape: &mut Tape, from: Image, channels: u64, kernel: u64, stride: u6
     Image { node, ..to }
 }
 
-/// A residual network after He and others, 2015: bottlenecks 3, 4, 6, 3.
+/// A residual network after He and others, 2015. Its four stages have 3, 4, 6 and 3 bottleneck blocks.
 pub(super) fn resnet() -> Result<Graph, GraphError> {
     let mut tape = Tape::default();
     let (batch, side) = (64, 224);
@@ -92,7 +93,7 @@ pub(super) fn resnet() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// Halves the side.
+/// Adds a pooling that halves the sides of the images.
 fn pool(tape: &mut Tape, from: Image) -> Image {
     let to = Image { side: from.side / 2, ..from };
     Image { node: tape.apply("pool", to.bytes(to.channels), &[from.node], Saved::Inputs, 0), ..to }
@@ -106,7 +107,7 @@ fn classify(tape: &mut Tape, from: Image) {
     tape.apply("loss", 512, &[scores], Saved::Inputs, 0);
 }
 
-/// A U-Net after Ronneberger and others, 2015, padded, with norms.
+/// A U-Net after Ronneberger and others, 2015, but with padded convolutions and with norms.
 pub(super) fn unet() -> Result<Graph, GraphError> {
     let mut tape = Tape::default();
     let (batch, side) = (4, 512);
@@ -145,7 +146,8 @@ fn linear_layer(tape: &mut Tape, rows: u64, from: (Node, u64), to: u64) -> Node 
     tape.apply("linear", rows * to * HALF, &[from.0, weight], Saved::Inputs, 2 * rows * from.1 * to)
 }
 
-/// A decoder with norms before its halves. Attention saves its scores.
+/// A transformer decoder. In each block, attention and feed-forward part each have a norm before them. Attention saves
+/// its scores for the backward pass.
 pub(super) fn transformer() -> Result<Graph, GraphError> {
     let (blocks, wide, batch, length, heads) = (24, 1024, 8, 1024, 16);
     let mut tape = Tape::default();
@@ -170,7 +172,7 @@ pub(super) fn transformer() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// Adds a cell: its four gates, and its two states, which are returned.
+/// Adds an LSTM cell with four gates. Returns the cell's two states.
 fn cell(tape: &mut Tape, rows: u64, wide: u64, weight: Node, hidden: &[Node], state: &[Node]) -> (Node, Node) {
     let row = rows * wide * HALF;
     let inputs: Vec<_> = hidden.iter().copied().chain([weight]).collect();

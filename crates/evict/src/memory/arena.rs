@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Arena {
     budget: u64,
     used: u64,
-    /// The bytes of each piece and whether it is free, by address. The pieces cover the range without gaps or overlaps.
+    /// For each piece, by its address: its bytes, and whether it is free. The pieces cover the range without gaps or
+    /// overlaps.
     pieces: BTreeMap<u64, (u64, bool)>,
     /// The free pieces by bytes and address.
     free: BTreeSet<(u64, u64)>,

@@ -8,7 +8,7 @@ use seamalloc::snapshot::BlockState;
 use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
-/// The stream of all work, since recomputation runs in the program's order.
+/// The stream on which all work runs. One stream is enough, since recomputation runs in the program's order.
 const STREAM: StreamId = StreamId(0);
 
 /// A live allocator.

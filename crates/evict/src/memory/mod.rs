@@ -72,7 +72,8 @@ pub trait Memory {
     /// Returns all pieces by segment and address; none if the memory has no addresses.
     fn pieces(&self) -> Vec<Piece>;
 
-    /// Returns whether the whole memory is one range. A request then fits only where enough neighbours are free.
+    /// Returns whether the whole memory is one range. A request then fits only where enough neighbouring bytes are
+    /// free.
     fn is_one_range(&self) -> bool {
         false
     }

@@ -1,5 +1,6 @@
-//! Evicted neighbourhoods by union and find. Evicted tensors that touch belong to one class, and each class has a cost.
-//! A recomputed tensor takes its own cost out of the class. The class is not split, so the class's cost is an estimate.
+//! Estimates evicted neighbourhoods by union and find. Evicted tensors that touch, as [`Touching`] defines, belong to
+//! one class, and each class has a cost. A recomputed tensor takes its own cost out of the class. The class is not
+//! split, so the class's cost is an estimate.
 //!
 //! The rules are those of `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in
 //! `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype, and of `remat::DisjointSet` in OneFlow's
@@ -28,7 +29,7 @@ pub(super) struct Classes {
     cost_of: Vec<u64>,
     /// Each node's parent; a root is its own parent.
     parent: Vec<u32>,
-    /// The cost of each root.
+    /// The cost of each root's class.
     cost: Vec<u64>,
     roots: Vec<u32>,
 }

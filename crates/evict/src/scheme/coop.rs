@@ -2,10 +2,11 @@
 //! cannot be evicted ends a run.
 //!
 //! The rules are those of `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost of
-//! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, without the
-//! size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). `memory/arena.rs` has the two ends of the
-//! arena. Operators that overwrite an input take the input's memory (recomputable in place). If the allocator's
-//! segments hold no such run, or the memory only counts bytes, the tensor with the least cost per byte is evicted.
+//! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: the neighbourhood's cost divided by
+//! staleness, without the size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). `memory/arena.rs`
+//! places expensive and cheap tensors at the two ends of a free piece. Operators that overwrite an input take the
+//! input's memory (Coop's recomputable in-place operators). If the allocator's segments hold no such run, or the memory
+//! only counts bytes, the tensor with the least cost per byte is evicted.
 
 use super::ask::{Ask, Scheme};
 use super::classes::{Classes, Touching};

@@ -1,4 +1,4 @@
-//! DTR with exact neighbourhoods: evicts the tensor with the least cost for its size and staleness, where the cost
+//! DTR with exact neighbourhoods: evicts the tensor whose cost, divided by size and staleness, is least. The cost
 //! includes the evicted neighbourhood. MSPS counts only the evicted ancestors, without staleness.
 //!
 //! The rules are those of `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of

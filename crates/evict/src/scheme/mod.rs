@@ -28,26 +28,27 @@ use seamalloc::nearest::near;
 use std::fmt;
 use std::str::FromStr;
 
-/// The schemes by name.
+/// The schemes by name. Each scheme evicts the tensor for which the named value is least, except where another choice
+/// is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SchemeKind {
-    /// Cost of a tensor and its evicted neighbourhood, by size and staleness.
+    /// The cost of the tensor and its evicted neighbourhood, divided by the tensor's size and staleness.
     Dtr,
-    /// Cost of a tensor and its evicted neighbourhood, estimated by classes, by size and staleness.
+    /// The value of [`Self::Dtr`], where the cost of the neighbourhood is estimated by classes.
     DtrEq,
     /// The tensor's own cost, without its neighbours, divided by its size and staleness.
     DtrLocal,
-    /// The least recently used tensor.
+    /// Evicts the least recently used tensor.
     Lru,
-    /// The largest tensor.
+    /// Evicts the largest tensor.
     Size,
-    /// Cost of the tensors that must be recomputed for the tensor, by size.
+    /// The cost of the tensor and its evicted ancestors, divided by the tensor's size.
     Msps,
-    /// Cost as in DTR, by staleness and by the size including the free memory beside the tensor.
+    /// The value of [`Self::DtrEq`], where the free memory beside the tensor is added to the tensor's size.
     Dte,
-    /// The cheapest window of neighbours.
+    /// Evicts the cheapest window of tensors that are neighbours in memory.
     Coop,
-    /// Cost per byte that becomes usable; seamalloc's own scheme.
+    /// seamalloc's own scheme: the cost for each byte that the eviction makes usable.
     Stitched,
 }
 

@@ -6,7 +6,7 @@
 use super::ask::{Ask, Scheme};
 use crate::graph::StorageId;
 
-/// `h_DTR^local`: evicts the tensor with the least cost for its size and staleness.
+/// `h_DTR^local`: evicts the tensor whose own cost, divided by size and staleness, is least.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DtrLocal;
 

@@ -1,5 +1,5 @@
-//! The locations as an integer program: an offset for each buffer, and for each two buffers that are live together, the
-//! buffer with the lower address.
+//! The locations as an integer program. Its variables are an offset for each buffer and, for each two buffers that are
+//! live together, a choice of the buffer with the lower address.
 //!
 //! Owns: the program, and the conversion of a solution to offsets. HiGHS solves within a tolerance, so its offsets give
 //! only the order of the buffers. Each buffer is then placed as low as this order allows.

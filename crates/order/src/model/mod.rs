@@ -1,4 +1,5 @@
-//! MODeL's integer programs (Steiner and others, Model Memory Optimizations for Deep Learning, ICML 2023, arXiv 2210.12924), solved by HiGHS.
+//! MODeL's integer programs (Steiner and others, Model Memory Optimizations for Deep Learning, ICML 2023, arXiv
+//! 2210.12924), solved by HiGHS.
 //!
 //! ```text
 //! order.rs       the tensors that are generated and preserved at each step
@@ -16,7 +17,7 @@ pub(crate) use order::improve;
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 use std::time::Instant;
 
-/// The tolerance of HiGHS for constraints, relative to figures of about [`SCALE`].
+/// The tolerance with which HiGHS fulfils constraints, whose figures are at most about [`SCALE`].
 const TOLERANCE: f64 = 1e-6;
 /// The largest figure, to which bytes are scaled.
 const SCALE: f64 = 1e3;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Addresses {
     /// The free ranges, from start to size. No two are adjacent.
     free: BTreeMap<u64, u64>,
-    /// The starts of free ranges, by the power of two at or below their size. A request must search only one class,
-    /// since every range of a larger class fits.
+    /// The starts of free ranges, in classes by the power of two at or below their size. A request must search only one
+    /// class, since every range of a larger class fits.
     classes: [BTreeSet<u64>; u64::BITS as usize],
 }
 

@@ -1,7 +1,8 @@
 //! The rules of stream captures.
 //!
 //! Owns: the captures under way and their rules, as measured on an H200 (driver 580.159). No graph is recorded, since
-//! captured work is never run.
+//! captured work is never run. The table shows, for each mode of a capture, whether the driver allows a call while the
+//! capture is under way.
 //!
 //! | call | global | thread-local | relaxed |
 //! |---|---|---|---|
@@ -14,7 +15,7 @@
 //!
 //! Other threads are threads that did not begin the capture. A refused call invalidates the capture. A thread can
 //! loosen these rules for itself (`exchange_mode`). A thread in thread-local mode is bound only by captures that it
-//! began, and a thread in relaxed mode by none. The last four rows hold in every mode.
+//! began, and a thread in relaxed mode by none. The last four rows hold in every mode of the calling thread.
 
 use std::thread::{self, ThreadId};
 
@@ -34,7 +35,8 @@ pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
 
 #[derive(Debug)]
 struct Capture {
-    /// The stream of which the capture was begun, then the streams that joined by waiting for an event of the capture.
+    /// The stream with which the capture was begun, then the streams that joined by waiting for an event of the
+    /// capture.
     streams: Vec<StreamId>,
     mode: CaptureMode,
     thread: ThreadId,
@@ -42,7 +44,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Returns whether a thread in this mode may make no unsafe call.
+    /// Returns whether the capture forbids unsafe calls to a thread that is in this mode.
     fn forbids_unsafe(&self, thread: ThreadId, mode: CaptureMode) -> bool {
         let own = self.thread == thread;
         match (mode, self.mode) {

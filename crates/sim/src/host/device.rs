@@ -98,7 +98,8 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // The host memory for `create_on_host`: all that is available now. The device's memory is a part of it.
+        // The host memory for `create_on_host` is all memory that is available now. The device's own memory is taken
+        // from it too.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());
@@ -180,8 +181,8 @@ impl HostDriver {
         graph.0.iter().try_for_each(|work| self.give(stream, work)).map_err(|refusal| refusal.into_error(Call::Launch))
     }
 
-    /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until the CPU
-    /// waits for it.
+    /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until
+    /// the CPU waits for it.
     ///
     /// # Errors
     /// [`Status::INVALID_CONTEXT`] for a destroyed stream.
@@ -229,7 +230,8 @@ impl HostDriver {
         self.shared.with_streams(|streams| streams.replace(stream));
     }
 
-    /// Makes every later call fail with `status`, for which [`Status::is_context_lost`] must hold, as after a failed kernel.
+    /// Makes every later call fail with `status`, for which [`Status::is_context_lost`] must hold, as after a failed
+    /// kernel.
     pub fn lose_context(&self, status: Status) {
         self.shared.state.write().lost = Some(status);
     }

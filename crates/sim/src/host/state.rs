@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) captures: Captures,
     /// Page-locked buffers.
     pub(super) buffers: HostBuffers<Vec<u8>>,
-    /// The work of each capture under way, in order, by the stream of which the capture was begun.
+    /// For each capture under way, by the stream with which it was begun: its work, in order.
     pub(super) captured: FxHashMap<StreamId, Vec<Arc<HostWork>>>,
     /// The status of every call once the context is lost.
     pub(super) lost: Option<Status>,

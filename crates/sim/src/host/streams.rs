@@ -51,9 +51,9 @@ pub(super) struct Streams {
     idle_waits: u64,
     /// The state of the random generator that chooses the next lane.
     drawn: u64,
-    /// The number of lanes with a step for which no resting thread was notified.
+    /// The number of lanes that have got a due step, but for which no resting thread was notified yet.
     new_steps: usize,
-    /// Whether a pause has begun for which no resting thread was notified.
+    /// Whether a pause has begun for which no resting thread was notified yet.
     new_pause: bool,
     /// Whether a lane has advanced for which the CPU may be waiting.
     advanced: bool,
@@ -212,12 +212,13 @@ impl Streams {
         self.pauses.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Returns the number of lanes with a step of which resting threads were not told.
+    /// Returns the number of lanes that have got a due step, of which no resting thread was told yet, and resets the
+    /// number.
     pub(super) fn take_new_steps(&mut self) -> usize {
         std::mem::take(&mut self.new_steps)
     }
 
-    /// Returns whether a pause has begun of which resting threads were not told.
+    /// Returns whether a pause has begun of which no resting thread was told yet, and resets the answer.
     pub(super) fn take_new_pause(&mut self) -> bool {
         std::mem::take(&mut self.new_pause)
     }

@@ -1,4 +1,5 @@
-//! The compact format of traces, `.seam`: columns under zstd, with a version and a checksum (docs/trace-format.md).
+//! The compact format of traces, `.seam`: columns compressed by zstd, with a version and a checksum
+//! (docs/trace-format.md).
 
 mod layout;
 mod read;

@@ -1,8 +1,8 @@
 //! Reads the compact format.
 //!
 //! Untrusted bytes cannot make the reader take more memory than the file's account ([`Memory`]) allows. The body's
-//! length is trusted up to the longest allowed body. Other counts are trusted only once the counted bytes are there,
-//! and lists are allocated at their final length.
+//! length is trusted up to the longest allowed body. Any other count is trusted only after a check that as many bytes
+//! remain in the body, and lists are allocated at their final length.
 
 use zstd::zstd_safe::{self, zstd_sys::ZSTD_ErrorCode};
 

@@ -84,7 +84,7 @@ struct Columns {
     blocks: Vec<u8>,
 }
 
-/// Returns the distinct sizes, the most frequent first, so that one byte names most of them.
+/// Returns the distinct sizes, the most frequent first, so that the indexes of frequent sizes take one byte.
 fn sizes_by_frequency(trace: &Trace) -> Vec<u64> {
     let mut counts: SeededMap<u64, u64> = SeededMap::default();
     for event in &trace.events {

@@ -19,8 +19,8 @@ const IN_COMMON: f64 = 0.75;
 /// begins where fewest bytes are live in this range.
 const AROUND_PART: usize = 8;
 
-/// The largest part (1/n) of the peak's memory beyond persistent memory that may be live at both ends of the iteration
-/// with the peak.
+/// The limit on the memory that is live at both ends of the iteration with the peak: persistent memory, and this part
+/// (1/n) of the peak's other memory.
 const BETWEEN_PART: u64 = 4;
 
 /// The way in which the iterations of a trace are alike.

@@ -1,6 +1,7 @@
 //! Computes layouts from a snapshot.
 //!
-//! Owns: the sums. Their tables are charged to the memory limit of the file's reader (`memory.rs`).
+//! Owns: the sums. The bytes of the tables for these sums count against the memory limit of the file's reader
+//! (`memory.rs`).
 
 use super::largest::PartsCounter;
 use super::{Held, Layout, LayoutPool};

@@ -1,7 +1,7 @@
 //! The memory of a device at one moment, from a snapshot without a history.
 //!
-//! Owns: the figures of a [`Layout`]. `measure.rs` counts them, `largest.rs` finds the largest requests that they allow, and
-//! `words.rs` has the verdict.
+//! Owns: the figures of a [`Layout`]. `measure.rs` counts them, `largest.rs` finds the largest requests that they
+//! allow, and `words.rs` has the verdict.
 
 mod largest;
 mod measure;

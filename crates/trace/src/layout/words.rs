@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 /// The part (1/n) of the reserved memory below which free memory is no fragmentation.
 const LITTLE: u64 = 20;
-/// The part (1/n) of the free memory. If more than this part is on other streams than the stream with the most free
-/// memory, streams keep memory apart.
+/// A part (1/n) of the free memory. If the streams other than the one with the most free memory have more than this
+/// part, streams keep memory apart.
 const APART: u64 = 4;
-/// The part (1/n) of the free memory that decides the verdict if private pools or one hole have more. An allocator is
-/// not advised if it serves less than this part of the best allocator's largest request.
+/// A part (1/n) of the free memory. If private pools or one hole have more than this part, they decide the verdict. An
+/// allocator is not advised if it serves less than this part of the best allocator's largest request.
 const MOST: u64 = 2;
 
 /// The kind of a verdict.

@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for SnapshotSeed<'_> {
 }
 /// The items of a list.
 trait Listed: Sized {
-    /// Reads the next item, and charges the memory that the item holds beside itself.
+    /// Reads the next item, and charges the heap memory to which the item points.
     fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error>;
 }
 

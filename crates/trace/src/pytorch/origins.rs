@@ -59,7 +59,7 @@ impl fmt::Display for Frame {
 }
 
 impl Frame {
-    /// Returns the heap bytes that a frame takes beside itself.
+    /// Returns the heap bytes of a frame's texts.
     fn heap_bytes(&self) -> u64 {
         list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
     }
@@ -246,9 +246,9 @@ fn held_of(file: &str, reader: impl BufRead) -> Result<Vec<HeldOrigins>, TraceEr
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
     memory: Memory,
-    /// The stack of each list of frames, as one more than its index, by the list's number.
+    /// For each list of frames, by the list's number: one more than the index of the stack.
     known: SeededMap<u32, u32>,
-    /// The index of each frame, by the number of its dict.
+    /// For each dict of a frame, by the dict's number: the index of the frame.
     frames: SeededMap<u32, u32>,
     /// The index of a frame or of a stack, by its hash. PyTorch writes equal stacks of several requests repeatedly.
     hashed: SeededMap<u64, u32>,

@@ -1,8 +1,8 @@
 //! The moment of a pass at which the most memory is held, and the division of memory at that moment.
 //!
-//! Owns: the times of measurements. A measurement walks over the free ranges. A measurement is taken before a free,
-//! while the most memory is still held. The next measurement comes only after as many events as there were free ranges,
-//! so that the total cost is linear in the events of any trace.
+//! Owns: the choice of the events at which measurements are taken. A measurement walks over the free ranges. A
+//! measurement is taken before a free, while the most memory is still held. The next measurement comes only after as
+//! many events as there were free ranges, so that the total cost is linear in the events of any trace.
 
 use crate::summary::fullest;
 use crate::trace::TraceEvent;
@@ -17,8 +17,8 @@ pub(super) struct Peak {
     busy_ns: u64,
     /// The most bytes held in the pass so far.
     reserved: u64,
-    /// The event from which a measurement is due before the first free; `usize::MAX` if no memory was reserved since
-    /// the last measurement.
+    /// From this event on, a measurement is due before the next free; `usize::MAX` if no memory was reserved since the
+    /// last measurement.
     look_from: usize,
     /// The first event at which the next measurement may be taken.
     not_before: usize,

@@ -88,7 +88,7 @@ pub struct PassReport {
     pub peak_live: u64,
     /// The most bytes in blocks in use, including freed blocks that other streams still used.
     pub peak_active: u64,
-    /// The most bytes held of the device.
+    /// The most bytes of device memory that were held.
     pub peak_reserved: u64,
     /// The wall time of the pass divided by `ops`, in nanoseconds. The time includes the replay's own work and the
     /// simulation.
@@ -111,7 +111,8 @@ pub struct PassReport {
     pub peak_spilled: u64,
     /// The sum of the bytes that were spilled in the pass.
     pub spilled_bytes: u64,
-    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
+    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in
+    /// operations.
     pub pending_waits: PendingWaits,
     /// The number of mappings at the end of the pass.
     pub mappings: u64,

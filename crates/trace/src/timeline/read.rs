@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
-    /// Reads a live block that a thread names. Returns the block and the line that must end first.
+    /// Reads a live block that a thread names. Returns the block, and the line of another thread that must end first.
     fn block(&mut self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "a block")?;
         let line = self.next_line()?;
@@ -304,7 +304,7 @@ impl<'a> Reader<'a> {
         Ok(event)
     }
 
-    /// Reads an event that was recorded. Returns the event and the line that must end first.
+    /// Reads an event that was recorded. Returns the event, and the line of another thread that must end first.
     fn event(&self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "an event")?;
         match self.events.get(&id) {

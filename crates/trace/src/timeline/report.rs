@@ -10,7 +10,8 @@ use seamalloc::driver::CallStats;
 
 type Figure = Column<TimelineReport>;
 
-/// The parts of a step's time, by the node that was waited for last. The first four parts sum to the step's length.
+/// The parts of a step's time along its critical path, by the kind of item that the step waited for last at each
+/// moment. The first four parts sum to the step's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The time in work of streams.
@@ -51,7 +52,7 @@ pub struct TimelineReport {
     pub recorded_ns: Vec<u64>,
     /// The mean time of a step without any allocator, in nanoseconds.
     pub bare_ns: u64,
-    /// The most bytes held of the device; 0 without an allocator.
+    /// The most bytes of device memory that were held; 0 without an allocator.
     pub peak_reserved: u64,
     /// The most bytes that were requested and not freed.
     pub peak_live: u64,

@@ -33,7 +33,7 @@ pub struct Figures {
     /// The lines of the program that hold the most memory at the peak, the largest first.
     pub owners: Vec<Holder>,
     /// The need of PyTorch's native allocator with `capacity` bytes. If none of the three allocators runs the job with
-    /// `capacity` bytes, the need on the device as the caller named it.
+    /// `capacity` bytes, the value is the need on the device as the caller named it.
     pub native: Need,
     /// The need of PyTorch's expandable segments.
     pub expandable: Need,
@@ -63,7 +63,8 @@ pub struct Options {
     pub seamalloc: String,
 }
 
-/// The figures of a search that is made if none of PyTorch's allocators and `stitch` runs the job on its memory.
+/// The figures of a search that is made if neither PyTorch's allocators nor `stitch` run the job with the memory that
+/// it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
@@ -111,7 +112,8 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns the part of `idle` that streams keep apart.
+    /// Returns the part of `idle` that streams keep apart: memory that is free on other streams, or freed and still
+    /// used by them.
     #[must_use]
     pub fn apart(&self) -> u64 {
         self.elsewhere.saturating_add(self.pending)

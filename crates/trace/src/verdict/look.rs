@@ -1,6 +1,6 @@
 //! The division of memory while a job is replayed.
 //!
-//! Owns: the times of measurements, and the resulting need of an allocator.
+//! Owns: the choice of the moments at which memory is measured, and the resulting need of an allocator.
 
 use super::figures::Need;
 use crate::replay::{PassReport, Step, Watcher, simulated};

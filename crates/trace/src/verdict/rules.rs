@@ -17,7 +17,7 @@ pub const FEW_PERCENT: u64 = 3;
 pub const FEW_BYTES: u64 = 256 << 20;
 /// Streams are the reason if they keep apart at least this part (1/n) of the difference.
 pub const APART_PART: u64 = 2;
-/// seamalloc's waits are few if another allocator has this many times as many.
+/// seamalloc's waits are few if another allocator waits at least this many times as often.
 pub const FEWER_PART: u64 = 10;
 
 /// The rules, in the order of the questions of `docs/why.md`. The first rule that holds gives the verdict.
@@ -38,7 +38,7 @@ fn too_much_live(figures: &Figures) -> Option<Verdict> {
 }
 
 /// 2. An allocator runs the job on the device, but none runs it with the part of the memory that PyTorch could have. A
-///    limit or others keep the rest.
+///    limit, other processes or libraries keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);
@@ -161,8 +161,8 @@ impl Figures {
     }
 
     /// Returns the allocator of PyTorch with which seamalloc is compared, and the bytes that this allocator holds. Of
-    /// the allocators that hold more than seamalloc, returns the allocator that holds least. If none holds more, returns
-    /// the allocator that holds less, or waits less.
+    /// the allocators that hold more than seamalloc, returns the allocator that holds least. If none holds more,
+    /// returns the allocator that holds less, or waits less.
     pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
         let own = self.stitch.reserved.unwrap_or(0);
         let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));

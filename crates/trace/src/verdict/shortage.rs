@@ -13,7 +13,8 @@ use seamalloc::{Config, Split, StrategyKind};
 const GIB: u64 = 1 << 30;
 /// The difference in percent within which two batches count as equally small.
 const SAME_PERCENT: u64 = 2;
-/// The largest factor of the least amount of spilled memory with which a job is tried.
+/// The most memory to spill with which a job is tried, as a multiple of the bytes by which live memory exceeds the
+/// device.
 const MOST_SPILLED: u64 = 4;
 
 impl Choice {
@@ -68,7 +69,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // A table for the same device shows the same figures.
+                // A table of the strategies on the same device shows these figures too.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }
@@ -109,7 +110,8 @@ impl Replays<'_> {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // If there are several limits, a search finds one of them.
+            // If the search finds that less than `capacity` happens to suffice, the value is one step above `capacity`,
+            // with which the job does not run.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,

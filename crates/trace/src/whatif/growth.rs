@@ -95,7 +95,8 @@ impl<'t> Growing<'t> {
             } else {
                 high = next;
             }
-            // The other bound is far away until a replay has reached it, so the steps towards it double.
+            // Until replays have found a factor that runs and one that does not, the distance to the wanted factor is
+            // unknown, so the steps grow from try to try.
             let middle = low + (high - low) / 2;
             let exact = (next / EXACT_PART).max(1).saturating_mul(stride);
             next = if runs { middle.min(low + exact) } else { middle.max(high.saturating_sub(exact)) };

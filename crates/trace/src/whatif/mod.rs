@@ -45,7 +45,7 @@ pub struct WhatIf {
     /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was
     /// refused.
     pub refused: u64,
-    /// The most bytes that the strategy holds of the device; `None` if the job does not run on it.
+    /// The most bytes of device memory that the strategy holds; `None` if the job does not run on the device.
     pub peak_reserved: Option<u64>,
     /// The memory that was spilled, in all passes of the recorded job.
     pub spilled: Spilled,
@@ -178,9 +178,9 @@ pub fn times(factor: f64) -> String {
 ///
 /// If the device is unknown, no larger step is sought, and the job is replayed on a device that is large enough.
 ///
-/// The search assumes that a smaller step runs if a larger one does. If this assumption is wrong, the search finds one
-/// of several limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` gets the strategy, the number of
-/// tries done, and their approximate total.
+/// The search assumes that a smaller step runs if a larger one does. If this assumption is wrong, several factors run
+/// although the next larger one does not, and the search finds one of them, to a hundredth. The search stops at
+/// [`MOST_GROWTH`]. `progress` gets the strategy, the number of tries done, and their approximate total.
 ///
 /// # Errors
 /// The errors of [`replay`](crate::replay::replay).

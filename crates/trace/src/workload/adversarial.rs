@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 const MIB: u64 = 1 << 20;
-/// The length of the comb's larger blocks, in quarters of a tooth.
+/// The least and the largest size of the comb's larger blocks, in quarters of the size of a small block (a tooth).
 const COMB_QUARTERS: (u64, u64) = (5, 40);
 
 impl Adversary {
@@ -103,8 +103,8 @@ impl Adversary {
     }
 
     fn creep(&self, tape: &mut Tape, dice: &mut Dice, buffers: &mut Vec<Block>) {
-        /// The number of buffers at the beginning. The buffers grow until half of the bound's room is used, and then
-        /// all are replaced.
+        /// The number of buffers at the beginning. The buffers grow until less than a quarter of the bound is left.
+        /// Then all are replaced.
         const BUFFERS: u64 = 400;
         if buffers.is_empty() {
             let mean = self.bound / 3 / BUFFERS;
@@ -128,7 +128,7 @@ impl Adversary {
     fn ping_pong(&self, tape: &mut Tape, dice: &mut Dice, round: u64, survivors: &mut Vec<Block>) {
         /// The number of blocks that stay of each round.
         const STAY: usize = 4;
-        /// The most blocks held of all rounds.
+        /// The most blocks that stay, of all rounds together.
         const HELD: usize = 32;
         tape.on_stream(u32::from(round % 2 == 1));
         let base = dice.between(4, 96) * MIB;

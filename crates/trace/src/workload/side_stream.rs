@@ -43,8 +43,8 @@ const GATHER: u32 = 1;
 const REDUCE: u32 = 2;
 /// Streams beside the main one.
 pub(super) const SIDE_STREAMS: u32 = 2;
-/// The number of later frees after which a freed block's last use on the other stream has passed. This corresponds to a
-/// CPU that runs two layers ahead of the GPU.
+/// The number of later frees after which the GPU has passed a freed block's last use on the other stream. This
+/// corresponds to a CPU that runs two layers ahead of the GPU.
 const USES_BEHIND: usize = 2;
 /// The size of a reduced gradient, in single precision, as a multiple of a stored weight, in half precision.
 const WIDENING: u64 = 2;

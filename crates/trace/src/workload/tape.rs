@@ -98,7 +98,7 @@ impl Tape {
         PendingFree(block)
     }
 
-    /// Completes a free, after the last stream has passed its use of the block.
+    /// Completes a free, after the GPU has passed the last use of the block.
     pub(super) fn complete_free(&mut self, PendingFree(block): PendingFree) {
         self.push(TraceEvent::FreeCompleted { block: block.id });
         self.live -= block.size;

@@ -1,6 +1,7 @@
 //! Addresses, what is mapped at them, and who has access.
 //!
-//! Owns: the calls for virtual memory, and the driver's rule for memory that is mapped at two addresses (`reopening.rs`).
+//! Owns: the calls for virtual memory, and the driver's rule for memory that is mapped at two addresses
+//! (`reopening.rs`).
 
 use super::*;
 
