@@ -75,7 +75,7 @@
 typedef enum {
     // The function did what was asked.
     SEAM_STATUS_OK = 0,
-    // An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
+    // An argument that must not be NULL is NULL, a text is not UTF-8, or a struct gives a size that it cannot have.
     SEAM_STATUS_INVALID_ARGUMENT = 1,
     // No allocator has this handle: it was destroyed, or never created.
     SEAM_STATUS_INVALID_HANDLE = 2,
@@ -111,7 +111,7 @@ typedef enum {
     // A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
     // library.
     SEAM_STATUS_REENTRANT = 17,
-    // As many allocators exist as can (1,024).
+    // The most allocators that a process can have (1,024) exist already.
     SEAM_STATUS_TOO_MANY_ALLOCATORS = 18,
     // A rule that must always hold inside the library is broken. Please report it.
     SEAM_STATUS_INTERNAL = 19,
@@ -158,8 +158,9 @@ typedef enum {
     // A request could not be met. The address holds the device's free bytes.
     SEAM_ACTION_OOM = 7,
     // Memory left a segment for another one; the next events `SEAM_ACTION_SEGMENT_JOINED` say for which. A stitched
-    // block, which is a segment of its own as long as it is live, took the memory or gave it back, or the memory
-    // serves other requests. For the driver nothing changed. PyTorch's snapshots call this event `segment_unmap`.
+    // block, which is a segment of its own as long as it is live, took the memory or gave it back, or free memory
+    // passed to a pool that is shown as another segment. For the driver nothing changed. PyTorch's snapshots call this
+    // event `segment_unmap`.
     SEAM_ACTION_SEGMENT_LEFT = 8,
     // Memory that had left other segments is part of this segment; PyTorch's snapshots call this event `segment_map`.
     SEAM_ACTION_SEGMENT_JOINED = 9,
@@ -318,7 +319,7 @@ typedef struct {
     uint64_t pending_waits;
     // The events for which these requests waited.
     uint64_t pending_wait_events;
-    // How often these requests at last waited for all work of the device.
+    // How often these requests waited, in the end, for all work of the device.
     uint64_t pending_wait_device;
     // How many of these waits ended at the bound `wait_ms`.
     uint64_t pending_wait_expired;
@@ -343,8 +344,8 @@ typedef struct {
     uint64_t asleep_bytes;
     // Page-locked host memory for backups of tags.
     uint64_t page_locked_bytes;
-    // Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on a
-    // full device). `reserved_bytes` does not include them.
+    // Bytes of host memory in which live memory lies (option `spill:host=SIZE`, and for a moment during a split on
+    // a full device). `reserved_bytes` does not include them.
     seam_stat spilled_bytes;
     // Requests that were served only because memory was spilled for them.
     uint64_t spill_requests;
@@ -760,8 +761,8 @@ void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
 // For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 
-// Reports the allocators of this process to other processes of the same user from now on, allocators that are created
-// later too: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
+// Reports the allocators of this process, including those that are created later, to other processes of the same user
+// from now on: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
 // name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
 // `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
 // SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
@@ -988,8 +989,8 @@ seam_status seam_on_sleep(seam_allocator allocator, seam_sleep_callback callback
 // `SEAM_STATUS_INVALID_ARGUMENT` if no callback has this number.
 seam_status seam_remove_sleep_callback(seam_allocator allocator, uint64_t id);
 
-// Gives page-locked memory back to the host that was kept for backups and that no sleeping tag needs. `released` gets
-// the number of bytes; it may be NULL.
+// Gives back to the host the page-locked memory that was kept for backups and that no sleeping tag needs. `released`
+// gets the number of bytes; it may be NULL.
 seam_status seam_release_backups(seam_allocator allocator, uint64_t *released);
 
 // Creates a tag with one use: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so
