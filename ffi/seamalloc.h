@@ -905,7 +905,7 @@ seam_status seam_pool_get_stats(seam_allocator allocator, seam_pool pool, seam_p
 seam_status seam_snapshot(seam_allocator allocator, const char *path);
 
 // Records events from now on, and keeps the last `max_entries`. An event takes 56 bytes of memory. An allocation or a
-// free makes one or two events. Earlier records are forgotten.
+// free makes one or two events. The records of an earlier call are forgotten.
 seam_status seam_record_start(seam_allocator allocator, size_t max_entries);
 
 // Makes every allocator that is created from now on record from its beginning, as by `seam_record_start`; 0 ends this.
@@ -1022,11 +1022,12 @@ seam_status seam_pool_wake(seam_allocator allocator, seam_pool pool, uint64_t *t
 // back by `free`. If both are NULL, segments come from the device and go back to it. Segments are cached and split as
 // by the strategy `caching`, whatever the allocator's strategy is. `flags` is 0 or `SEAM_POOL_UNSPLIT`.
 //
-// After the last use of the pool was released, free memory goes back by `seam_pool_empty`, `seam_empty_cache`,
-// `seam_trim`, before a request would fail and in `seam_destroy`, after a wait for the device. Live memory goes back
-// in the same way once it was freed. `end`, which may be NULL, is called exactly once: when the last of the memory has
-// gone back, or by this call if it fails (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its
-// own) or gets no functions. If an allocator is destroyed while blocks of the pool are live, `end` is never called.
+// After the last use of the pool was released, its free memory goes back at the next `seam_pool_empty`,
+// `seam_empty_cache`, `seam_trim` or `seam_destroy`, or before a request would fail. Live memory goes back in the same
+// way once it was freed. `end`, which may be NULL, is called exactly once. This call calls it if the call fails, or if
+// `alloc` and `free` are NULL. Otherwise it is called when the last of the memory has gone back. If an allocator is
+// destroyed while blocks of the pool are live, `end` is never called. The call fails with `SEAM_STATUS_POOL_IN_USE` if
+// the pool has memory already, or segments of its own.
 seam_status seam_pool_open_with(seam_allocator allocator,
                                 seam_pool pool,
                                 seam_segment_alloc alloc,

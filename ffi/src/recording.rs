@@ -31,7 +31,7 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
 }
 
 /// Records events from now on, and keeps the last `max_entries`. An event takes 56 bytes of memory. An allocation or a
-/// free makes one or two events. Earlier records are forgotten.
+/// free makes one or two events. The records of an earlier call are forgotten.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {

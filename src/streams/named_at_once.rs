@@ -114,7 +114,8 @@ impl RecordedStreams {
         });
     }
 
-    /// Makes the block wait for the end of a capture, or for host memory, and then for the streams that use it.
+    /// Makes the block wait for the end of a capture, or until there is host memory for its events, and then for the
+    /// streams that use it.
     ///
     /// Events on external streams are recorded now, since such streams may be destroyed later. If an event cannot be
     /// recorded, the block waits for the device instead.

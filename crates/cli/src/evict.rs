@@ -125,7 +125,8 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-/// Returns the memories that the arguments name, each once.
+/// Returns what the schemes run over, as the arguments name it: strategies of the allocator, Coop's arena, or plain
+/// counts. Each is returned once.
 fn memories(args: &EvictArgs) -> Result<Vec<Below>, Failure> {
     let defaults = STRATEGIES.map(str::to_owned);
     let names = if args.strategy.is_empty() { &defaults[..] } else { &args.strategy };

@@ -1,7 +1,7 @@
 //! Page-locked host memory beside a simulated GPU, and the engine that copies from and to it.
 //!
 //! Owns: the calls for this memory. Copies run one after the other at the speed of the link, in parallel with all other
-//! work. The bytes of a copy change at once, as with kernels.
+//! work. The call itself changes the bytes, before the copy's simulated time has passed, as with kernels.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::{Piece, Range};

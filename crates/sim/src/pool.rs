@@ -5,8 +5,8 @@
 //! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
 //! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
 //! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses. The pool grows in steps of 32 MiB, at the addresses after the first block that
-//!   has enough free addresses after it. If this block is free, the pool grows by the bytes that the block lacks;
+//! - a pool is one range of addresses. The pool grows in steps of 32 MiB, directly after the first block that is followed
+//!   by enough addresses without memory. If this block is free, the pool grows by the bytes that the block lacks;
 //! - free pages of 32 MiB whose frees are complete move to the addresses at which the pool grows, before the pool takes
 //!   more memory from the device;
 //! - the smallest free block that fits serves a request, the lowest of several such blocks; the rest of the block stays

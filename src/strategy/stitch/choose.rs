@@ -342,8 +342,8 @@ mod tests {
         spans.iter().map(|span| span.size).sum::<u64>() == size
     }
 
-    /// Returns whether the view has the right order: after its first range, the smallest range that suffices, or else
-    /// the largest.
+    /// Returns whether the view's ranges are in the right order: at each place after the first range comes the smallest
+    /// unused range that would complete the view, or the largest unused one if there is none.
     fn is_in_order(spans: &[Span], ranges: &[Range], size: u64) -> bool {
         let (first, last) = ends(ranges);
         let mut left: Vec<usize> = (0..ranges.len()).collect();

@@ -64,8 +64,8 @@ use remembered::Remembered;
 pub(crate) struct Stitch {
     /// The chunks that were added for the request, which are released if the request fails.
     added: Vec<ChunkId>,
-    /// The usage of all views including the new view, if the bounds forbade a view when memory was last joined; `None`
-    /// otherwise.
+    /// If the bounds forbade a view when memory was last joined: the usage that all views would have had together with
+    /// that view. Otherwise `None`.
     refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,

@@ -13,8 +13,8 @@ pub(super) const EXPECTED_TRIES: u32 = 8;
 const WHOLE: u64 = 100;
 /// The largest factor that is tried, in hundredths.
 const MOST: u64 = 8 * WHOLE;
-/// The precision of the search, as a part (1/n). The search ends when the largest factor that runs is this part, or one
-/// hundredth, below a factor that does not.
+/// The precision of the search, as a part (1/n). The search ends when a factor that does not run exceeds the largest
+/// factor that runs by at most 1/n of the latter, or by at most 0.01.
 const EXACT_PART: u64 = 100;
 
 /// The factor at which the search for larger steps stops.

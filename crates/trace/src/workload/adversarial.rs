@@ -1,5 +1,4 @@
-//! Patterns made to fragment memory. No job fragments for long in this way, but every allocator meets these patterns
-//! for some time.
+//! Patterns made to fragment memory. No real job behaves like this for long, but jobs have short phases that do.
 //!
 //! Owns: the four patterns and their sizes. Each pattern stays under a bound of live bytes, and ends its rounds with
 //! few live bytes.

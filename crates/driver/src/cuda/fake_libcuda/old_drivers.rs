@@ -85,7 +85,7 @@ mod tests {
         assert!(texts[0].contains("libcuda has no cuMemSetAccess (CUDA 10.2 or newer is needed)"), "{texts:?}");
     }
 
-    /// The driver of CUDA 11.2, which has every call but that for the numbers of streams.
+    /// A driver that lacks the call for the numbers of streams, and an optional call.
     #[test]
     fn a_driver_without_numbers_of_streams_says_so_once() {
         let old = EntryPoints { stream_get_id: None, device_primary_ctx_release_v2: None, ..entry_points() };
