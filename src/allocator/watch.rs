@@ -54,8 +54,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a live allocation out of the address table. If no live allocation starts at the address, the error says
-    /// which allocation guard mode knows there.
+    /// Takes a live allocation out of the address table. If no live allocation starts at the address, the error
+    /// names the allocation that guard mode knows at that address.
     #[inline]
     pub(super) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.heap.take_live(address).map_err(|error| self.explained(address, error))

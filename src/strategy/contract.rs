@@ -126,8 +126,8 @@ pub(crate) enum Means {
     /// Free memory without new mappings: one range, or an existing view. No new memory is taken. Only strategies that
     /// wait for the oldest work distinguish these means; others treat them as [`Means::Cheap`].
     AsMapped,
-    /// Memory that needs no wait of the CPU for the GPU, and for which no memory is given back to the driver that could
-    /// serve later requests.
+    /// Memory that can be had without a wait of the CPU for the GPU, and without returning to the driver any memory that
+    /// could serve later requests.
     Cheap,
     /// The means after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request
     /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses

@@ -1,7 +1,7 @@
 //! Other devices that can use the memory of the simulated device.
 //!
-//! Owns: the devices that exist, and those that have access. All mappings with access share one list, as on a real
-//! device, so a new peer also gets access to existing mappings.
+//! Owns: the devices that exist, and those that have access. All mappings with access share one list, as in
+//! `CudaDriver`, so a new peer also gets access to existing mappings.
 
 use crate::bookkeeping::{Answer, Memory, Range, refuse};
 use seamalloc_driver::{Status, StreamId};

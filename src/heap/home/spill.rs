@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
-//! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and granules shared by two. Dots: no memory
+//! spilled  |aaaaaa|ab|bbbb|..|cc|     parts of one block each, and a granule that a and b share. Dots: no memory
 //! ```
 //! So the parts of a freed block, except granules that a live block shares, have no live bytes, and their host memory
 //! is given back.

@@ -22,7 +22,7 @@ pub struct CriticalPath {
     pub driver_ns: u64,
     /// The time from launches to the begin of work, and between two pieces of work of a stream.
     pub launch_ns: u64,
-    /// The time for which only waits of the allocator held nodes of the path back.
+    /// The time in which nothing but waits of the allocator delayed work on the critical path.
     pub held_ns: u64,
 }
 
