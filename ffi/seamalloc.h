@@ -3,7 +3,8 @@
 // Generated from ffi/src: change it there. docs/c-api.md is a page about it.
 //
 // What all functions have in common:
-// - They return SEAM_STATUS_OK or an error; seam_last_error_text says what it was, in words. None aborts, throws or exits.
+// - They return SEAM_STATUS_OK or an error; seam_last_error_text says what it was, in words. None throws or exits, and none aborts
+//   unless the host has no memory (docs/reliability.md).
 // - Addresses are those of the device; the library never follows one. NULL is no memory, and is freed by doing nothing.
 // - A pointer to a result must be valid, or NULL, which is refused where the result is needed. Results are zero where a
 //   function fails. Texts end in a NUL and are UTF-8; names of files need not be.

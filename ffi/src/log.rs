@@ -15,10 +15,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 const VARIABLE: &str = "SEAMALLOC_LOG";
 
 /// The default log: a strategy in the place of another one, options that have no effect, and waits that stay pending.
-const USUAL: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn";
+const USUAL: &str =
+    "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::backing::gate=warn";
 
 /// The default log with the findings of guard mode.
-const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::guard=error";
+const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::backing::gate=warn,seamalloc::guard=error";
 
 /// Starts the log with the directives of the variable, or else the default ones.
 pub(crate) fn start(guards: bool) {

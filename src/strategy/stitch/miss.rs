@@ -22,9 +22,9 @@ use crate::streams::Until;
 /// The most growths of home for one request. Two are enough unless addresses or mappings are at their bounds.
 const MAX_GROWTHS: u32 = 8;
 
-/// The number of waits that ask for exactly the missing bytes. The memory that a wait gets may lie in parts of chunks
-/// that no view can join. After these waits, each wait asks for twice as much as the last one. Otherwise the request
-/// would wait, and call the driver, once for each small range.
+/// The number of waits after the first one that ask for exactly the missing bytes. The memory that a wait gets may lie
+/// in parts of chunks that no view can join. After these waits, each wait asks for twice as much as the last one.
+/// Otherwise the request would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
 /// The bytes of room into which memory grows only after chunks were split, on a machine where no chunk is split through
