@@ -78,7 +78,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 
 /// Splits a chunk without room on the device for copies of its live parts: the live parts go to host memory, the device
 /// gets the memory of the whole chunk back, and the live parts return at once. `parts` are the parts of the split.
-/// Returns whether the chunk was split; if not, nothing has changed.
+/// Returns whether the chunk was split; if not, nothing has changed. With the option `spill` live memory is spilled
+/// instead, and no chunk is split in this way.
 ///
 /// If another process takes the device memory that is then free, the live parts stay in host memory, as spilled memory
 /// does, until the next such split, or until memory comes back by itself.
@@ -86,7 +87,10 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 /// # Errors
 /// The errors of [`exchange`], except that a host without such memory counts as no split.
 pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId, parts: Vec<Part>) -> MissResult<bool> {
-    if context.spill.is_none() && context.heap.spilled() > 0 {
+    if context.config.spill.is_some() {
+        return Ok(false);
+    }
+    if context.heap.spilled() > 0 {
         return_split(context, Span::between(0, u64::MAX))?;
     }
     let Some(chunk) = context.heap.home().and_then(|home| home.chunk(id)) else { return Ok(false) };
@@ -115,8 +119,11 @@ pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId,
 }
 
 /// Returns whether the driver gives host memory that can be mapped in the place of device memory, as
-/// [`split_through_host`] needs it. In some containers it gives none.
+/// [`split_through_host`] needs it. In some containers it gives none. With the option `spill` the answer is no.
 pub(crate) fn has_host_memory(context: &mut StrategyContext<'_>) -> bool {
+    if context.config.spill.is_some() {
+        return false;
+    }
     let tried = context.rollback.reserve_handles(1).map_err(Miss::from).and_then(|()| {
         let handle = context.driver.create_on_host(GRANULE)?;
         if let Err(error) = context.rollback.release(context.driver, (handle, GRANULE), Account::Host) {

@@ -113,7 +113,7 @@ fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
 /// all chunks that there is room to copy. Returns 0 if no chunk may be split, or if the bounds might forbid the view.
 /// Parts of chunks at the ends of a view do not count, so new memory adds to these bytes wherever it lies.
 fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
-    let Present { heap, config, room, splits } = *present;
+    let Present { heap, config, splits, .. } = *present;
     if !splits || pool.is_small() || heap.private().capturing() {
         return 0;
     }
@@ -121,7 +121,7 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     let shares = heap.takes_idle(pool.large()) && (across || config.sharing != StreamSharing::Never);
     let Ok(pools) = pools(heap, pool, shares) else { return 0 };
     let usable = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
-    let (Ok(whole), Ok(all)) = (choose::whole(heap, &pools), all_splits(heap, room, usable)) else { return 0 };
+    let (Ok(whole), Ok(all)) = (choose::whole(heap, &pools), all_splits(present, usable)) else { return 0 };
     if !has_room_for_split_view(present, &all) {
         return 0;
     }

@@ -21,6 +21,7 @@ use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, NewMemory, State};
 use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;
+use crate::strategy::estimates::Present;
 use rustc_hash::FxHashMap;
 
 /// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
@@ -73,10 +74,11 @@ pub(super) struct Splits {
     pub(super) mappings: u64,
 }
 
-/// Returns the effect of all splits, if memory can grow by `room` bytes and free chunks are given back. Each split
-/// makes room for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only
-/// parts whose blocks are all `usable` count.
-pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
+/// Returns the effect of all splits, if memory grows by all room and free chunks are given back. Each split makes room
+/// for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only parts whose
+/// blocks are all `usable` count.
+pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
+    let Present { heap, config, room, .. } = *present;
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;
     let mut free = room.saturating_add(ReleasableChunks::of(heap)?.bytes());
@@ -107,7 +109,7 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
         if candidates.len() == before {
             let mut tried = candidates.iter().take(MAX_THROUGH_HOST).map(|candidate| candidate.id);
             let may_go = |id: &ChunkId| home.chunk(*id).is_some_and(|of| heap.spill_candidate(&of, &owners).is_some());
-            through_host = tried.find(may_go);
+            through_host = if config.spill.is_none() { tried.find(may_go) } else { None };
             if through_host.is_none() {
                 break;
             }
