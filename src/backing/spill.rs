@@ -94,13 +94,14 @@ pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId,
         return_split(context, Span::between(0, u64::MAX))?;
     }
     let Some(chunk) = context.heap.home().and_then(|home| home.chunk(id)) else { return Ok(false) };
-    let owners = context.heap.owners_of_pieces()?;
-    if context.heap.spill_candidate(&chunk, &owners).is_none() {
-        return Ok(false);
-    }
     let mut cut = Cut { id, parts };
     cut.parts.iter_mut().filter(|part| part.fate == Fate::Copied).for_each(|part| part.fate = Fate::Spilled);
     let copied = cut.parts.iter().filter(|part| part.fate == Fate::Spilled).map(|part| part.size).sum();
+    let owners = context.heap.owners_of_pieces()?;
+    // The limits must leave room for the parts once the chunk's memory is given back.
+    if context.missing(copied) > chunk.size || context.heap.spill_candidate(&chunk, &owners).is_none() {
+        return Ok(false);
+    }
     let count = cut.parts.len() as u64;
     match exchange(context, &[cut]) {
         Ok(_) => {}

@@ -394,6 +394,22 @@ fn parts_of_a_split_that_stay_in_host_memory_come_back() {
     assert!(stayed > 0, "too tame");
 }
 
+/// Below a limit that is lower than what is held there is no room for parts that come back, so none goes to host memory.
+#[test]
+fn no_chunk_is_split_through_host_memory_beyond_a_limit() {
+    let mut world = holes_in(World::new(24 * MIB, &in_holes("")));
+    world.allocator.limits().set_bytes(Some(14 * MIB)).unwrap();
+    assert!(world.allocate(12 * MIB, MAIN).is_err());
+    let stats = world.allocator.stats();
+    assert_eq!((stats.spilled_bytes.allocated, stats.splits.chunks), (0, 0));
+    world.check_all();
+    world.allocator.limits().set_bytes(None).unwrap();
+    world.allocate(12 * MIB, MAIN).unwrap();
+    assert!(world.allocator.stats().spilled_bytes.allocated > 0);
+    world.check_all();
+    world.end();
+}
+
 fn every_call_may_fail(room: u64, options: &str) {
     let all = ALL - 8 * MIB + room;
     for count in [1, 2, u64::MAX] {
