@@ -81,8 +81,9 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 /// Returns whether the chunk was split; if not, nothing has changed. With the option `spill` live memory is spilled
 /// instead, and no chunk is split in this way.
 ///
-/// If another process takes the device memory that is then free, the live parts stay in host memory, as spilled memory
-/// does, until the next such split, or until memory comes back by itself.
+/// The return needs a second gate. If this gate cannot be closed, or if another process takes the device memory that is
+/// then free, the live parts stay in host memory, as spilled memory does, until the next such split, or until memory
+/// comes back by itself. A warning is logged.
 ///
 /// # Errors
 /// The errors of [`exchange`], except that a host without such memory counts as no split.

@@ -83,7 +83,6 @@ pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool
     let mut candidates = candidates(heap)?;
     let mut free = room.saturating_add(ReleasableChunks::of(heap)?.bytes());
     let mut splits = Splits::default();
-    let owners = heap.owners_of_pieces()?;
     let mut through_host = None;
     for _ in 0..MAX_PASSES {
         let before = candidates.len();
@@ -107,9 +106,13 @@ pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool
         }
         candidates = left;
         if candidates.len() == before {
+            if config.spill.is_some() {
+                break;
+            }
+            let owners = heap.owners_of_pieces()?;
             let mut tried = candidates.iter().take(MAX_THROUGH_HOST).map(|candidate| candidate.id);
             let may_go = |id: &ChunkId| home.chunk(*id).is_some_and(|of| heap.spill_candidate(&of, &owners).is_some());
-            through_host = if config.spill.is_none() { tried.find(may_go) } else { None };
+            through_host = tried.find(may_go);
             if through_host.is_none() {
                 break;
             }
