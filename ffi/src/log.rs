@@ -1,8 +1,8 @@
 //! The log on standard error, as the environment variable SEAMALLOC_LOG requests it.
 //!
-//! Owns: the subscriber, which is installed with the first allocator. Without the variable, only these are logged, so
-//! that the library is quiet: mistakes found in guard mode, a device that does not support the default strategy,
-//! options that have no effect, and waits that stay pending.
+//! Owns: the subscriber, which is installed with the first allocator. Without the variable the library logs little:
+//! mistakes found in guard mode, a device that does not support the default strategy, options that have no effect,
+//! waits that stay pending, and requests for which no chunk was split because other threads' streams could not be held.
 
 use std::env;
 use std::io;
@@ -14,7 +14,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The variable with directives as the command `seamalloc` reads them: `info`, or `seamalloc::config=warn,error`.
 const VARIABLE: &str = "SEAMALLOC_LOG";
 
-/// The default log: a strategy in the place of another one, options that have no effect, and waits that stay pending.
+/// The default log without guard mode: the strategy `caching` in the place of the default, options that have no effect,
+/// waits that stay pending, splits that were not made, and parts of split chunks that stay in host memory.
 const USUAL: &str =
     "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::backing::gate=warn";
 

@@ -82,8 +82,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 /// instead, and no chunk is split in this way.
 ///
 /// The return needs a second gate. If this gate cannot be closed, or if another process takes the device memory that is
-/// then free, the live parts stay in host memory, as spilled memory does, until the next such split, or until memory
-/// comes back by itself. A warning is logged.
+/// then free, the live parts stay in host memory, as spilled memory does, until live memory is low next (at the end of a
+/// training step), or until the next such split. A warning is logged.
 ///
 /// # Errors
 /// The errors of [`exchange`], except that a host without such memory counts as no split.
@@ -145,7 +145,13 @@ fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()>
     }
     if exchange(context, &cuts).found()?.is_none_or(|returned| returned < cuts.len()) {
         let bytes = context.heap.spilled();
-        tracing::warn!(bytes, "parts of a split chunk lie in host memory, and are slower, until there is room");
+        context.heap.has_left_parts();
+        // Shown by default, as the warnings of the gate are.
+        tracing::warn!(
+            target: "seamalloc::backing::gate",
+            bytes,
+            "parts of a split chunk lie in host memory, and are slower, until a later return of them succeeds"
+        );
     }
     Ok(())
 }
@@ -235,6 +241,14 @@ pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
 /// A driver call failed. Chunks that were moved before the error stay on the device.
 pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]>, spare: u64) -> Result<u64> {
     drop_spilled(context)?;
+    if context.config.spill.is_none() && only.is_none() {
+        // These are parts of a split chunk: one gate serves all of them.
+        let before = context.heap.spilled();
+        return match return_split(context, Span::between(0, u64::MAX)) {
+            Err(Miss::Failed(error)) => Err(error),
+            _ => Ok(before - context.heap.spilled()),
+        };
+    }
     let before = context.driver.busy_ns();
     let owners = context.heap.owners_of_pieces()?;
     let mut all = Vec::new();

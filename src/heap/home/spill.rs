@@ -11,7 +11,7 @@
 //! is given back.
 
 use super::chunk_map::Chunk;
-use super::spilling::{MAX_DOUBLINGS, QUIET};
+use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use crate::config::{Advice, SpillCandidate};
 use crate::fallible::{Grown, TryPush};
 use crate::heap::blocks::block::{Freeing, Kind, State};
@@ -47,7 +47,7 @@ impl Heap {
         self.spilled_chunks().flat_map(|(_, chunk)| of(chunk)).sum()
     }
 
-    /// Returns whether freeing a live block takes more than merging, whichever streams use the block.
+    /// Returns whether the free of a live block takes more steps than merging, whichever streams use the block.
     pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
         self.blocks[id].freeing == Freeing::OfNoStream
             || self.is_private(self.blocks[id].pool.large())
@@ -55,7 +55,7 @@ impl Heap {
             || self.is_spilled(id)
     }
 
-    /// Returns, for each piece of home, the live block that owns the piece.
+    /// Returns, for each piece of a stitched block at home, the live block that owns the piece.
     pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
         let mut owners = FxHashMap::default();
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
@@ -131,8 +131,8 @@ impl Heap {
         .skip(1)
     }
 
-    /// Notes that freeing the live blocks over a spilled chunk takes more than merging: the host memory of a freed
-    /// block is given back once no stream uses it.
+    /// Notes that the free of a live block over a spilled chunk takes more steps than merging: the block's host memory
+    /// is given back once no stream uses the block.
     pub(crate) fn watch_spilled(&mut self, span: Span, owners: &FxHashMap<BlockId, BlockId>) {
         let mut id = self.covering(span.start);
         while id.is_some() && self.blocks[id].address < span.end() {
@@ -156,7 +156,8 @@ impl Heap {
         self.home.spilling.waits_for_own.remove(&id);
     }
 
-    /// Returns the spilled chunks without live blocks that every stream has passed, with the bytes of each chunk.
+    /// Returns the spilled chunks that have no live blocks and that every stream has passed, with the bytes of each
+    /// chunk.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
         let passed = if self.has_passed_spilled() { &self.home.spilling.passed[..] } else { &[] };
@@ -183,20 +184,26 @@ impl Heap {
         if spilling.returned {
             spilling.doublings = (spilling.doublings + 1).min(MAX_DOUBLINGS);
         }
-        (spilling.returned, spilling.quiet_since) = (false, self.journal.counters().allocated_bytes.ever());
+        (spilling.returned, spilling.quiet_since) = (false, Some(self.journal.counters().allocated_bytes.ever()));
+    }
+
+    /// Notes that parts of a split chunk stay in host memory. The parts may come back at the next opportunity.
+    pub(crate) fn has_left_parts(&mut self) {
+        self.home.spilling.quiet_since = None;
     }
 
     /// Notes that spilled memory came back to the device by itself, not for a request.
     pub(crate) fn has_returned(&mut self) {
         (self.home.spilling.returned, self.home.spilling.quiet_since) =
-            (true, self.journal.counters().allocated_bytes.ever());
+            (true, Some(self.journal.counters().allocated_bytes.ever()));
     }
 
-    /// Returns whether spilled memory may come back by itself, because no memory was spilled for long enough on a
-    /// device with `total` bytes. Each time that returned memory is spilled again, the next return takes twice as long,
-    /// so that memory does not move to and fro.
+    /// Returns whether spilled memory may come back by itself on a device with `total` bytes: the program has allocated
+    /// [`QUIET`] times this amount since memory was last spilled, or parts of a split chunk stay in host memory. Each
+    /// time that returned memory is spilled again, the amount doubles, so that memory does not move to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
-        let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.home.spilling.quiet_since);
-        allocated >= total.saturating_mul(QUIET << self.home.spilling.doublings)
+        let Spilling { quiet_since, doublings, .. } = self.home.spilling;
+        let allocated = |since| self.journal.counters().allocated_bytes.ever().wrapping_sub(since);
+        quiet_since.is_none_or(|since| allocated(since) >= total.saturating_mul(QUIET << doublings))
     }
 }

@@ -7,8 +7,8 @@ use crate::ids::BlockId;
 use crate::span::Span;
 use rustc_hash::FxHashSet;
 
-/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill.
-/// This amount is a few training steps, each of which reaches the peak.
+/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill. A
+/// training job allocates this much in a few steps, each of which reaches the peak.
 pub(super) const QUIET: u64 = 16;
 /// The most doublings of [`QUIET`]. One doubling is added each time that returned memory is spilled again.
 pub(super) const MAX_DOUBLINGS: u32 = 20;
@@ -16,7 +16,7 @@ pub(super) const MAX_DOUBLINGS: u32 = 20;
 /// The state of spilling.
 #[derive(Debug, Default)]
 pub(crate) struct Spilling {
-    /// The bytes of blocks in spilled chunks, by [`Class`].
+    /// The bytes of blocks in spilled chunks: one sum for each [`Class`].
     pub(in crate::heap) bytes: [u64; 2],
     /// The bytes of host memory that are part of no chunk, because a call could not be undone yet.
     pub(super) unsettled: u64,
@@ -28,8 +28,8 @@ pub(crate) struct Spilling {
     pub(super) passed: Vec<Span>,
     pub(super) passed_at: u64,
     /// The bytes that had been allocated since the start, freed bytes included, when memory was last spilled or last
-    /// came back by itself.
-    pub(super) quiet_since: u64,
+    /// came back by itself. With `None`, memory may come back at the next opportunity.
+    pub(super) quiet_since: Option<u64>,
     /// Whether memory came back by itself since memory was last spilled.
     pub(super) returned: bool,
     pub(super) doublings: u32,
