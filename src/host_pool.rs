@@ -55,8 +55,8 @@ impl HostPool {
     /// work.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents, guard mode,
-    /// `spill` and `split:ungated`; the errors of [`Allocator::new`].
+    /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents (guard mode,
+    /// `spill` and `split:ungated`); the errors of [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
         Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
     }

@@ -23,7 +23,7 @@ impl Class {
     }
 }
 
-/// The account for physical memory that is part of no block.
+/// The account to which physical memory outside of all blocks is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     /// Memory of the device, for a class of requests.

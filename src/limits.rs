@@ -2,7 +2,7 @@
 //!
 //! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
 //! the fraction, even if only a part of the segment is mapped; the limit in bytes counts the bytes that are really
-//! taken. The headroom bounds the free memory of the device, not the memory held.
+//! taken. The headroom is a bound on the free memory of the device, not on the memory held.
 
 use crate::config::Config;
 use crate::report::out_of_memory::Limit;

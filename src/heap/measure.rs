@@ -99,7 +99,7 @@ impl Heap {
             self.blocks.visit_free(pool, 0, |id| free.try_push(self.blocks[id].span()))?;
         }
         free.sort_unstable();
-        // Neighbours of two pools are one span here.
+        // Neighbouring free blocks of two pools are one span here.
         free.dedup_by(|next, last| {
             let joins = last.end() == next.start;
             if joins {

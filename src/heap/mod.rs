@@ -5,7 +5,7 @@
 //! calls the driver: `backing` makes the calls and then notes the results in the heap.
 //!
 //! Each part keeps its fields private. Other files of the heap call the part's methods. Callers above read through `&`
-//! and write by verbs of [`Heap`]. A verb changes the tables and reports the change to the journal once.
+//! and write by methods of [`Heap`]. Each of these verbs changes the tables and reports the change to the journal once.
 //!
 //! ```text
 //!  verbs of Heap: hand_out, free, merging, ...     and those in home/ and pools/
@@ -26,7 +26,7 @@
 //! | fit, hand_out, free, returned, merging | the hot path: from a free block to a live one, and back |
 //! | notify, snapshot, measure | the heap as events, snapshots and reports show it |
 //! | check | the rules that always hold |
-//! | fingerprint, sorted, host_bytes | whether a table has the same contents as before; lists, and the bytes of maps |
+//! | fingerprint, sorted, host_bytes | whether a table's contents are as before; sorted lists; bytes of hash maps |
 //!
 //! The feature `baselines` adds operations on blocks for the allocators of the literature: `home/baselines.rs` and
 //! others.

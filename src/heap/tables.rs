@@ -93,7 +93,7 @@ impl Heap {
         &self.pools[pool]
     }
 
-    /// Returns the large pool of memory that every stream has passed.
+    /// Returns the large pool of idle memory, which every stream has passed.
     pub(crate) fn idle(&self) -> PoolIndex {
         self.pools.idle()
     }
@@ -221,7 +221,7 @@ impl Heap {
         self.blocks.around(span)
     }
 
-    /// Returns the bytes of the blocks over a chunk, by the class that counts them.
+    /// Returns, for each class, the bytes of a chunk that lie in blocks of this class.
     pub(super) fn bytes_by_class(&self, chunk: &Chunk) -> [(Class, u64); 2] {
         let mut bytes = Class::ALL.map(|class| (class, 0));
         for id in self.blocks_over(chunk.span()) {

@@ -55,7 +55,7 @@ pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
 
 impl Allocator {
     /// Allocates `size` bytes for work on `stream`, as [`Self::allocate`] does, and frees them when the block is
-    /// dropped. [`Block::new`] makes a block that does not borrow the allocator.
+    /// dropped. [`Block::new`] with an `Arc` makes a block that does not borrow the allocator.
     ///
     /// # Errors
     /// The errors of [`Self::allocate`].
@@ -180,7 +180,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         Ok(())
     }
 
-    /// Marks the block as having nothing to free.
+    /// Marks the block as one without memory to free.
     fn forget(&mut self) {
         (self.address, self.len) = (0, 0);
     }

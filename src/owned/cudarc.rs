@@ -31,7 +31,7 @@ pub enum CudaBlockError {
     /// The allocator refused the request.
     #[error(transparent)]
     Allocator(#[from] Error),
-    /// A call of cudarc's failed. The memory was freed.
+    /// A call of cudarc failed. The memory was freed.
     #[error("cudarc: {0:?}")]
     Cuda(DriverError),
     /// The stream is of another device than the allocator.
@@ -64,7 +64,7 @@ pub enum CudaBlockError {
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let context = CudaContext::new(0)?;
-/// // SAFETY: all streams are held by a `Stream`, which has them forgotten first.
+/// // SAFETY: all streams are held by a `Stream`, which makes the allocator forget them before they end.
 /// let allocator = unsafe { Allocator::open_trusting("cuda:0", "") }?;
 /// let stream = Stream::of_cudarc(&allocator, context.new_stream()?);
 /// let mut block = CudaBlock::<f32, _>::zeroed(&allocator, stream.held(), 1 << 20)?;
@@ -81,7 +81,7 @@ pub enum CudaBlockError {
 /// program with many short-lived blocks should turn tracking off (`disable_event_tracking`), or keep the blocks.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct CudaBlock<T, A: Deref<Target = Allocator> = Arc<Allocator>> {
-    /// The slice, which only the drop takes.
+    /// The slice, which is taken only when the block is dropped.
     slice: ManuallyDrop<CudaSlice<T>>,
     /// The memory, which is dropped after `slice`.
     block: Block<A>,
@@ -120,7 +120,7 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
             return Err(CudaBlockError::OtherDevice { stream: of_stream, allocator: device.name.clone() });
         }
         let len = (block.len() as usize).checked_div(size_of::<T>()).unwrap_or(0);
-        // SAFETY: the block is live, has that many bytes and is dropped after the slice, which `leak` takes before.
+        // SAFETY: the block is live, has room for `len` values, and is dropped after the slice was taken by `leak`.
         let slice = unsafe { stream.upgrade_device_ptr(block.address(), len) };
         Ok(Self { slice: ManuallyDrop::new(slice), block })
     }
@@ -175,8 +175,8 @@ impl<T, A: Deref<Target = Allocator>> CudaBlock<T, A> {
 impl<T, A: Deref<Target = Allocator>> Drop for CudaBlock<T, A> {
     #[allow(unsafe_code, reason = "the slice leaves before the block is freed")]
     fn drop(&mut self) {
-        // SAFETY: the slice is taken only here, at the end of the block. Its stream waits on the GPU for the uses that
-        // cudarc knows.
+        // SAFETY: the slice is taken only here, at the end of the block. The slice's stream waits on the GPU for the
+        // uses that cudarc knows.
         let _address = unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
     }
 }
@@ -221,7 +221,7 @@ unsafe impl<'a, 'b: 'a, T, A: Deref<Target = Allocator>> PushKernelArg<&'b CudaB
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for a shared `CudaBlock`, the slice is passed on to its own implementation.
 #[allow(unsafe_code, reason = "the trait is unsafe, since what it takes goes to a kernel")]
 unsafe impl<'a, 'b: 'a, T, A: Deref<Target = Allocator>> PushKernelArg<&'b mut CudaBlock<T, A>> for LaunchArgs<'a> {
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The stream on which a program uses an allocation last.
 //!
-//! Owns: how the allocator is told of that stream, whenever a type that owns an allocation frees it or gives it up.
+//! Owns: how the allocator is told of that stream, whenever the owner of an allocation frees it or gives it up.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -59,7 +59,7 @@ impl LastUse {
         self.named.map_or(Ok(()), |stream| allocator.record_stream(address, stream))
     }
 
-    /// Calls [`Self::record`] where no error can be returned, and logs the error.
+    /// Calls [`Self::record`] for callers that cannot return an error. An error is logged.
     pub(super) fn leave(&self, allocator: &Allocator, address: u64) {
         if let Err(error) = self.record(allocator, address) {
             tracing::error!(%error, address, "the last use of an allocation could not be named");

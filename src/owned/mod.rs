@@ -1,4 +1,4 @@
-//! Types by which a program owns memory and other resources of an allocator, which end when they are dropped.
+//! Types by which a program owns memory and other resources of an allocator. Dropping a value ends its resource.
 //!
 //! Owns: [`Block`], a live allocation; [`Growing`], an allocation that grows in place; [`Pool`] and [`PoolRoute`], the
 //! use of a private pool and its route; [`Stream`], a stream until it is forgotten. Each value consists of a pointer to

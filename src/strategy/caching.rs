@@ -21,10 +21,11 @@ impl MallocLike for Caching {
         FitRules {
             max_split_size,
             max_non_split_rounding: config.max_non_split_rounding,
-            // The rest of a large block must be large enough for a large request.
+            // The rest of a large block becomes a free block only if it is large enough for a large request.
             min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK],
             no_split_from: max_split_size,
-            // PyTorch counts ages only if it collects garbage. Otherwise ages are counted for `trim`.
+            // PyTorch counts ages only if it collects garbage. Without garbage collection, ages are counted here for
+            // `trim`.
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             ..FitRules::BEST
         }

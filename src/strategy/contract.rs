@@ -5,7 +5,7 @@
 //! The allocator serves a hit by itself, by [`Strategy::rules`]. The rules are plain data, so that the hot path makes
 //! no dynamic call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory is given back
 //! ([`Strategy::release`]). A strategy reads the heap ([`StrategyContext::heap`]). A strategy changes the heap and
-//! calls the driver only by the verbs of `backing`: the types allow no other way.
+//! calls the driver only by functions of `backing` (verbs): the types allow no other way.
 //!
 //! The allocator and every verb keep to these rules:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
@@ -93,7 +93,8 @@ impl Abilities {
 }
 
 impl Rules {
-    /// The rules of every strategy except `stitch`: streams share no memory, and a shortage waits as in PyTorch.
+    /// The rules of every strategy except `stitch`: streams share no memory, and the allocator waits as in PyTorch if
+    /// memory is short.
     pub(crate) fn streams_apart(fit: FitRules, free_used_by: FreeUsedBy) -> Self {
         Self {
             fit,
@@ -124,17 +125,17 @@ pub(crate) enum FreeUsedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
     /// Free memory without new mappings: one range, or an existing view. No new memory is taken. Only strategies that
-    /// wait for the oldest work distinguish these means; others treat them as [`Means::Cheap`].
+    /// wait for the oldest work tell these means from [`Means::Cheap`].
     AsMapped,
-    /// Memory that can be had without a wait of the CPU for the GPU, and without returning to the driver any memory that
-    /// could serve later requests.
+    /// Memory that can be had without a wait of the CPU for the GPU, and without giving back to the driver any memory
+    /// that could serve later requests.
     Cheap,
-    /// The means after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request
-    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses
-    /// these means only for strategies that wait for the oldest work.
+    /// Used after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request cannot
+    /// use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses these
+    /// means only for strategies that wait for the oldest work.
     Passed,
-    /// The means after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request
-    /// cannot use where it lies is given back, and memory grows by as much.
+    /// Used after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request cannot use
+    /// where it lies is given back, and memory grows by as much.
     All,
 }
 
@@ -143,15 +144,15 @@ pub(crate) enum Means {
 pub(crate) enum Goal {
     /// All free memory that can be given back. The CPU may wait.
     Everything,
-    /// Free memory that the GPU is known to have passed: `enough` bytes with hardly any excess, or all of it. The CPU
-    /// does not wait.
+    /// Free memory that the GPU is known to have passed: `enough` bytes with hardly any excess, or all of it if there
+    /// is less. The CPU does not wait.
     Passed {
         /// The bytes to give back.
         enough: u64,
     },
-    /// Free memory that the GPU has passed, until at most `down_to` bytes are held, or all of it. The CPU does not
-    /// wait, except in strategies whose every release waits (`cudaFree`). Gives back at most as much as
-    /// [`Self::DownTo`].
+    /// Free memory that the GPU has passed, until at most `down_to` bytes are held, or all of it if it is too little.
+    /// The CPU does not wait, except in strategies whose every release waits (`cudaFree`). This goal gives back no more
+    /// than [`Self::DownTo`].
     Towards { down_to: u64 },
     /// Just enough free memory that at most `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
     /// if all free memory is too little, all of it is given back. Otherwise only memory that the GPU has passed is
@@ -190,14 +191,15 @@ impl Target {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns whether `free` bytes of free memory suffice for the target; `None` if they are too few and are kept.
+    /// Returns whether `free` bytes of free memory are enough for the target; `None` if they are too few and are kept.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)
     }
 
-    /// Chooses the free pieces to give back, by their sizes in order of preference, so that they suffice with hardly
-    /// any excess. Returns the indices of the chosen pieces, and whether they suffice; `None` if all pieces are kept.
+    /// Chooses free pieces to give back: enough for the target, with hardly any excess. `sizes` has the sizes of the
+    /// pieces in order of preference. Returns the indices of the chosen pieces, and whether these are enough. Returns
+    /// `None` if all pieces are kept.
     pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
         let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
         Ok(Some((choose(sizes, self.excess(heap))?, suffices)))
@@ -226,11 +228,11 @@ pub(crate) trait Strategy: Send {
     /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver, just enough for the goal. Returns whether the memory sufficed. A strategy
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether the goal was reached. A strategy
     /// whose every release waits for the GPU gives back no memory for [`Goal::Passed`].
     ///
     /// # Errors
-    /// A driver call failed. Memory that was given back before the call stays given back.
+    /// A driver call failed. Memory that was given back before the failed call stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 

@@ -41,7 +41,7 @@ pub(crate) trait Estimates {
         heap.largest_in(pool)
     }
 
-    /// Returns the largest request that could be served if memory may grow into the room.
+    /// Returns the largest request that could be served if memory may grow by [`Present::room`].
     fn largest_with_growth(&self, present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
         let Present { heap, config, room, .. } = *present;
         let layout = heap.layout_of(pool);

@@ -41,7 +41,8 @@ impl MallocLike for Expandable {
         request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
     }
 
-    /// Counts a whole segment, as PyTorch does, even if fewer bytes are mapped. The limit in bytes counts mapped bytes.
+    /// Counts a whole segment against the fraction, as PyTorch does, even if fewer bytes are mapped. The limit in bytes
+    /// counts mapped bytes.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         segment_size(request.size, config.large_segment_size)
     }
@@ -62,8 +63,8 @@ impl MallocLike for Expandable {
     }
 }
 
-/// Maps parts in the room found, or in a new segment with between `least` and `most` bytes of addresses. If mapping
-/// fails, the new segment is given back. Returns the free block that contains the last part.
+/// Maps parts from the block `found` on, or in a new segment with between `least` and `most` bytes of addresses. If
+/// mapping fails, the new segment is given back. Returns the free block that contains the last part.
 pub(super) fn grow_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,

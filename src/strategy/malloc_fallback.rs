@@ -33,7 +33,7 @@ impl<T: MallocLike> Strategy for T {
     }
 }
 
-/// Runs the first steps, which give back only garbage.
+/// Runs the first steps, which give back only garbage: old unused segments.
 fn grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     // Giving memory back waits for the GPU, and no capture allows such a wait.
     let collects = context.limits.by_fraction().is_some() && context.config.garbage_collection_threshold > 0.0;

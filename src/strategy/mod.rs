@@ -139,8 +139,8 @@ pub(crate) const fn has_plain_memory(kind: StrategyKind) -> bool {
     )
 }
 
-/// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
-/// memory belongs to no stream.
+/// Returns whether views join free memory at home, wherever it lies, for the requests that need it. Snapshots then show
+/// memory at home as memory of no single stream.
 pub(crate) const fn joins_free_memory(kind: StrategyKind) -> bool {
     matches!(kind, StrategyKind::Stitch)
 }

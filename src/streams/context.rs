@@ -1,4 +1,4 @@
-//! The parts of an allocator that a step about streams uses.
+//! The parts of an allocator that the code of this folder uses.
 //!
 //! Owns: the wait of the CPU for a stream, the check whether a handle still belongs to the same stream, and the check
 //! whether an event can be recorded on a stream.
@@ -34,8 +34,8 @@ impl StreamContext<'_> {
     }
 
     /// Asks the driver for the state of a pool's stream. If the stream was destroyed without telling the allocator, its
-    /// handle is invalid or belongs to another stream, and no event can be recorded. The CPU has then waited for the
-    /// device.
+    /// handle is invalid or belongs to another stream, and no event can be recorded. This method then makes the CPU
+    /// wait for the device.
     pub(crate) fn stream_state(&mut self, large: PoolIndex) -> DriverResult<StreamState> {
         let of = self.heap.pool(large);
         let (stream, known) = (of.stream, of.number);

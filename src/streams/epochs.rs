@@ -16,7 +16,7 @@
 //! ```
 //! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle, and any stream may take it. If epoch 0
 //! is not passed, another stream may wait for event 0 on the GPU and then take `a` or `b` (`sharing:wait`). From then
-//! on, the waiting stream must pass the memory. `waits.rs` has these waits.
+//! on, other streams get the memory only after the waiting stream has passed it too. `waits.rs` has these waits.
 //!
 //! An epoch is closed when another stream misses, when many bytes were freed in it, and at the low-water mark of live
 //! memory. With a single stream, no event is recorded. Ranges that merge count as freed when the last of them was
@@ -38,8 +38,8 @@
 //!   waits.
 //! - If a stream has more than 1,024 closed epochs that the GPU has not passed, its last epoch is prolonged.
 //! - An external stream may be destroyed without telling the allocator, and its handle may then belong to another
-//!   stream. Therefore the epochs of an external stream end only at frees that name it as the current stream, each at
-//!   once. Memory freed otherwise serves other streams after the CPU has waited for the device.
+//!   stream. Therefore an epoch of an external stream ends only at a free that names the stream as the current stream.
+//!   Memory from other frees serves other streams after the CPU has waited for the device.
 
 use super::context::{StreamContext, StreamState};
 use super::record_stream::{RecordedStreams, destroy_events};
@@ -68,8 +68,8 @@ impl Closed {
     }
 }
 
-/// The most epochs of a stream that are kept apart while the GPU has not passed them, each with an event. If a stream
-/// has more such epochs, its last epoch is prolonged.
+/// The most epochs of a stream, each with an event, that are kept until the GPU has passed them. If a stream has more
+/// such epochs, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
 /// From this number of other streams in an open epoch on, their events are queried each time the number has doubled.
@@ -97,15 +97,15 @@ pub(crate) struct Epochs {
     pub(super) waiters: u32,
     /// The number of events, without the probe.
     events: usize,
-    /// The epochs for which each stream has waited on the GPU.
+    /// For each stream, the epochs of other streams for which it has waited on the GPU.
     pub(super) waited: Vec<Waited>,
     /// An event that tells whether the GPU has done all work of a stream.
     probe: Option<EventId>,
 }
 
 impl Epochs {
-    /// Makes the memory idle that the GPU has passed, of all streams. Does nothing if only one stream has memory. In a
-    /// capture no epoch ends, since its event might become part of the graph.
+    /// Makes idle, of every stream's free memory, the part that the GPU has passed. Does nothing if only one stream has
+    /// memory. In a capture no epoch ends, since its event might become part of the graph.
     pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<()> {
         if context.capturing() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Makes the memory idle that the GPU has passed, as [`Self::gather`] does, without a requesting stream.
+    /// Makes passed memory idle, as [`Self::gather`] does, without a requesting stream.
     pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         let first = with_memory(context).next();
         first.map_or(Ok(()), |own| self.gather(context, own))
@@ -138,8 +138,8 @@ impl Epochs {
         self.close(context, pool)
     }
 
-    /// Ends the open epoch of an external stream. The caller is a call of the program that names the stream, since the
-    /// stream may be destroyed later.
+    /// Ends the open epoch of an external stream. Called only within a call of the program that names the stream, since
+    /// the stream may be destroyed later.
     pub(crate) fn end_external(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
@@ -148,8 +148,8 @@ impl Epochs {
         self.close_now(context, pool)
     }
 
-    /// Queries events if a stream has many closed epochs, to make room for another. A stream that needs to know how far
-    /// the GPU is queries the events itself.
+    /// Queries events if a stream has many closed epochs, to make room for another. Otherwise only a request that needs
+    /// the memory queries the events.
     fn poll_if_many(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         let many = self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2);
         if many { self.poll(context, pool) } else { Ok(()) }
@@ -170,7 +170,7 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Makes the memory idle that one stream has passed. No epoch ends.
+    /// Makes idle the memory that one stream has passed. No epoch ends.
     pub(super) fn poll_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         self.poll(context, pool)?;
         if context.sharing == StreamSharing::Never { Ok(()) } else { make_passed_idle(context, pool) }
@@ -287,8 +287,8 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Drops the other streams whose events are complete, each time the number of other streams has doubled. Otherwise
-    /// an epoch that stays open would collect such streams without a bound.
+    /// Drops the other streams whose events are complete, each time the number of other streams in an open epoch has
+    /// doubled. Otherwise an epoch that stays open would collect such streams without a bound.
     fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
         let others = &mut self.others[number];
         if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {
@@ -390,7 +390,7 @@ impl Epochs {
     }
 }
 
-/// Makes the memory of a stream idle that the GPU is known to have passed.
+/// Makes idle, of a stream's free memory, the part that the GPU is known to have passed.
 fn make_passed_idle(context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
     let passed = context.heap.pool(pool).passed;
     context.heap.make_passed_idle(pool, passed)

@@ -1,7 +1,8 @@
 //! The streams that may use memory of the allocator.
 //!
-//! Owns: the set of streams that a gate must hold before memory changes under live addresses. The set has every stream
-//! that a request, a free or `record_stream` has named, and every announced stream, until the stream is forgotten.
+//! Owns: the set of streams that a gate (`backing/gate.rs`) must hold while memory is exchanged under live addresses.
+//! The set has every stream that a request, a free or `record_stream` has named, and every announced stream, until the
+//! stream is forgotten.
 
 use super::context::{StreamContext, is_destroyed};
 use crate::fallible::{Grown, TryCollect};

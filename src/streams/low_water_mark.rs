@@ -1,11 +1,11 @@
 //! The low-water mark of live memory, which tells the allocator when a step of the program ends.
 //!
-//! Owns: the rule when live memory counts as low. The caller gathers memory at such a moment.
+//! Owns: the rule when live memory counts as low. At such a moment the caller gathers memory: makes passed memory idle.
 //!
 //! ```text
 //! live   /\    /\    /\       a step of training begins and ends low, and is high in between
 //!       /  \  /  \  /  \
-//!      /    \/    \/    \     consolidated at each low: every step starts from the same free ranges
+//!      /    \/    \/    \     gathered at each low: every step starts from the same free ranges
 //! ```
 
 use crate::heap::Heap;
@@ -20,8 +20,8 @@ const SHORT_STEP: u64 = 8;
 pub(crate) struct LowWaterMark {
     /// The bytes beyond which live memory counts as rising again.
     high: u64,
-    /// The bytes below which live memory is low: a quarter of the reserved bytes below `high`, or close to the last
-    /// lowest point.
+    /// The bytes below which live memory is low: while memory rises, the highest live bytes less a quarter of the
+    /// reserved bytes; after a fall, the value that `fall` chooses.
     mark: u64,
     /// Whether live memory was low and has not risen again.
     is_low: bool,
@@ -58,8 +58,9 @@ impl LowWaterMark {
         let (reserved, operations) = (heap.reserved(), heap.counters().operations());
         self.is_low = true;
         self.high = live + reserved / 4;
-        // The next mark is the highest of three: a quarter of the reserved bytes below live memory, 1/128 of them above
-        // the last lowest point, or one byte above that point. Steps are similar, but not always equal.
+        // The next mark is the highest of these values that does not exceed live memory: live memory less a quarter of
+        // the reserved bytes, the last lowest point plus 1/128 of them, or that point plus one byte. Steps are similar,
+        // but not always equal.
         let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
         self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
         if operations < self.next {

@@ -66,7 +66,7 @@ impl Streams {
     }
 }
 
-/// Returns whether streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator`.
+/// Returns whether blocks that several streams use follow the rules of Paddle's `StreamSafeCUDAAllocator`.
 pub(crate) fn are_safe_as_in_paddle(config: &Config) -> bool {
     config.paddle.use_stream_safe_cuda_allocator && StrategyKind::PADDLE.contains(&config.strategy)
 }

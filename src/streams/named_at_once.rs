@@ -1,10 +1,10 @@
 //! Events that are recorded when a stream is named, not when the block is freed, as in Paddle's stream safety.
 //!
 //! Owns: the steps of `stream_safe_cuda_allocator.cc` (02a5e4e) that differ from PyTorch's:
-//! - `RecordStream` records one event for each stream and block at once, and records it again if the stream is named
-//!   again. In a capture it notes the stream, whose event is recorded after the capture;
-//! - `EraseStream` takes back a stream's event;
-//! - `FreeImpl` queries the events, and a block whose events are complete is free at once;
+//! - `RecordStream` itself records one event for each stream and block, and records it again if the stream is named
+//!   again. In a capture it only notes the stream, whose event is recorded after the capture;
+//! - `EraseStream` drops a stream's event;
+//! - `FreeImpl` queries the events, and a block whose events are all complete is free when the call returns;
 //! - `ProcessUnfreedAllocations` queries every block by itself, since the events of one stream may complete in another
 //!   order than their blocks were freed.
 //!
@@ -48,8 +48,8 @@ impl RecordedStreams {
         recorded.map(|()| is_new)
     }
 
-    /// Records events on the external streams that use a block which is being held. Returns whether each of these
-    /// streams has an event.
+    /// Records events on the external streams that use a block which [`Self::hold`] puts off. Returns whether each of
+    /// these streams has an event.
     fn name_external(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
         let named = in_relaxed_capture_mode(driver, true, || {
             let count = self.uses(id).len();
@@ -89,8 +89,8 @@ impl RecordedStreams {
         added.map(drop)
     }
 
-    /// Returns a newly recorded event that no block has. Returns `None` if the stream is being captured, or if the CPU
-    /// has waited for its work.
+    /// Returns a newly recorded event that no block has. Returns `None` if the stream is being captured, or if it was
+    /// destroyed and the CPU has waited for its work.
     fn record_anew(&mut self, driver: &dyn Driver, stream: StreamId) -> Result<Option<EventId>> {
         self.reserve_events(1)?;
         let mut events = with_room(1)?;

@@ -1,5 +1,5 @@
 //! The events that were recorded when `record_stream` named a stream as a user of a block or, for external streams,
-//! when the block was held.
+//! when the block's free was put off (a *held* block).
 //!
 //! Owns: the table of these events. `named_at_once.rs` records them.
 

@@ -1,8 +1,8 @@
-//! Waits for work of the present round that stay pending.
+//! Waits on the GPU, for work of the present round, that stay pending for long.
 //!
-//! Owns: the last wait of each stream for work of the present round (`rounds.rs`), and whether the stream has passed
-//! it. If ranks of a job wait for one another in a circle, the program hangs without a message. The warning names the
-//! streams and the remedy.
+//! Owns: each stream's last wait for recent work, called work of the present round (`rounds.rs`), and whether the
+//! stream has passed the wait. If ranks of a job wait for one another in a circle, the program hangs without a message.
+//! The warning names the streams and the remedy.
 
 use crate::driver::Driver;
 use crate::error::Result;
@@ -48,9 +48,9 @@ impl Overdue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No call of [`NewWaits::overdue`], a look, has checked the wait yet.
+    /// No call of [`NewWaits::overdue`] has checked the wait yet.
     New,
-    /// A look has found the wait pending, for the first time at this moment.
+    /// A call of [`NewWaits::overdue`] found the wait pending, for the first time at this moment.
     Pending(Instant),
     /// The stream has passed the wait, or a warning has named the wait.
     Over,
@@ -94,16 +94,16 @@ impl NewWaits {
         Ok(())
     }
 
-    /// Returns whether a look would query the driver.
+    /// Returns whether [`Self::overdue`] would query the driver.
     pub(crate) fn has_pending(&self) -> bool {
         self.waits.iter().any(|wait| wait.state != State::Over)
     }
 
-    /// Returns the waits that were pending at every look for at least `at_least`. Each pair of streams is returned
-    /// once.
+    /// Returns the waits that are still pending at least `at_least` after a call first found them pending. Each pair of
+    /// streams is returned once.
     ///
     /// # Errors
-    /// The driver's error, or the host has too little memory. Waits that were not queried are queried at the next look.
+    /// The driver's error, or the host has too little memory. Waits that were not queried are queried at the next call.
     pub(crate) fn overdue(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<Vec<Overdue>> {
         let mut overdue = Vec::new();
         for wait in self.waits.iter_mut().filter(|wait| wait.state != State::Over) {

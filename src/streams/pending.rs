@@ -67,7 +67,7 @@ impl RecordedStreams {
 }
 
 impl Streams {
-    /// Returns the bytes of the wanted memory that becomes free with known events.
+    /// Returns the bytes of the wanted memory that becomes free with events that are already recorded.
     pub(crate) fn pending_bytes(&self, heap: &Heap, wanted: Wanted) -> Result<u64> {
         let recorded = self.recorded.waiting_blocks().map(|id| heap.block(id));
         let mut bytes: u64 = recorded.filter(|block| wanted.is_of(heap, block)).map(|block| block.size).sum();

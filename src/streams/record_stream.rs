@@ -62,7 +62,7 @@ pub(crate) struct RecordedStreams {
     left: usize,
 }
 
-/// The number of waiting blocks below which only a miss queries their events.
+/// The number of waiting blocks up to which only a miss queries their events.
 const FEW: usize = 64;
 
 impl RecordedStreams {
@@ -77,14 +77,13 @@ impl RecordedStreams {
             + map_bytes(&self.named.0)
     }
 
-    /// Returns whether events should be queried even if the request is a hit. Either many more blocks wait than at the
-    /// last query, so that each block is queried a constant number of times on average, or some blocks have no events
-    /// yet.
+    /// Returns whether events should be queried even if the request is a hit: some blocks have no events yet, or many
+    /// more blocks wait than at the last query. So each block is queried a constant number of times on average.
     pub(crate) fn is_due(&self) -> bool {
         !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
     }
 
-    /// Returns the number of streams and held blocks that are waited for; 0 if no block waits.
+    /// Returns the number of streams with queued events plus the number of held blocks; 0 if no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
     }
@@ -192,7 +191,8 @@ impl RecordedStreams {
             events.iter().filter(|_| all).try_for_each(|(_, event)| driver.stream_wait(onto, *event))?;
             Ok(all)
         });
-        // A wait uses the event's state at the call, so the event can be recorded again at once.
+        // Later records of an event do not change a wait that was already given to the GPU, so the event can be reused
+        // now.
         self.idle_events.extend(events.into_iter().map(|(_, event)| event));
         Ok(waited?)
     }
@@ -426,8 +426,8 @@ impl RecordedStreams {
         result
     }
 
-    /// Returns the epoch in which a pending block was freed, if the block still belongs to that large pool; `None`
-    /// otherwise. Each pool of a stream counts its own epochs, and the end of a private pool makes its blocks public.
+    /// Returns the epoch in which a pending block was freed; `None` if the block no longer belongs to the pool `large`.
+    /// Each pool of a stream counts its own epochs, and the end of a private pool makes its blocks public.
     pub(super) fn epoch_in(&self, id: BlockId, large: PoolIndex) -> Option<u64> {
         self.waiting.get(&id).and_then(|waiting| Some(waiting.freed.1).filter(|_| waiting.freed.0 == large))
     }

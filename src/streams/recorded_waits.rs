@@ -34,7 +34,7 @@ struct Candidate {
 }
 
 impl Streams {
-    /// Frees blocks for the request's pool that recorded streams still use, and makes the pool's stream wait for these
+    /// For the request's pool, frees blocks that recorded streams still use, and makes the pool's stream wait for these
     /// streams on the GPU. The smallest block that serves the request is taken. If there is none, the blocks freed
     /// longest ago are taken, of about `missing` bytes together. With `others`, blocks of other streams count too. No
     /// event recorded later than `until` is waited for. Returns whether any block was freed.
@@ -78,8 +78,8 @@ impl Streams {
         Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
     }
 
-    /// Ends the open epochs in which other streams have freed pending blocks. No other step ends the epoch of a stream
-    /// without other free memory.
+    /// Ends the open epochs in which other streams have freed pending blocks. If a stream has no other free memory, no
+    /// other step ends its epoch.
     fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
         let mut open: Vec<PoolIndex> = Vec::new();
         for (_, queue) in self.recorded.queues() {
@@ -128,14 +128,14 @@ impl Streams {
                 }
             }
         }
-        // A block of several streams is in the queue of each stream.
+        // A block that several streams used is in the queue of each of them.
         found.sort_unstable_by_key(|of| of.block);
         found.dedup_by_key(|of| of.block);
         Ok(found)
     }
 
-    /// Returns the operation that recorded the event which ends the epoch of a pending block's free on its own stream;
-    /// 0 if the GPU has passed the epoch. Returns `None` if the epoch is open.
+    /// Looks up the epoch of the block's own stream in which a pending block was freed. Returns the operation that
+    /// recorded the event at the epoch's end; 0 if the GPU has passed the epoch, and `None` if the epoch is open.
     fn freed_at(&self, context: &StreamContext<'_>, block: BlockId, from: PoolIndex) -> Option<u64> {
         let epoch = self.recorded.epoch_in(block, from)?;
         if epoch < context.heap.pool(from).passed {
@@ -170,7 +170,7 @@ impl Streams {
 }
 
 /// Returns whether the request can take pending blocks after waits on the GPU. A captured stream cannot wait for work
-/// outside of its graph. A private pool can take its own pending blocks, and none of other streams.
+/// outside of its graph. A private pool can take its own pending blocks, and no blocks of other streams' pools.
 fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
     let pool = request.pool;
     let is_denied = others && (pool.is_small() || context.heap.is_private(pool));

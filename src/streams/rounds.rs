@@ -18,10 +18,10 @@
 //! copies and computation would no longer overlap.
 //!
 //! **Approach.** A round ends when a stream misses memory of the same size class again. A size class is a power of two.
-//! A request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size
-//! class. Rather than wait for later work, memory grows, up to a bound beyond peak live memory: [`Room`]. The last
-//! growth may end beyond the bound, so that one more buffer of any size fits. Beyond the bound, and if memory cannot
-//! grow, a request waits for any work.
+//! A request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th miss before the present one, of the
+//! same stream and size class. Rather than wait for later work, memory grows, up to a bound beyond peak live memory:
+//! [`Room`]. The last growth may end beyond the bound, so that one more buffer of any size fits. Beyond the bound, and
+//! if memory cannot grow, a request waits for any work.
 //!
 //! **Limitations.** Beyond the bound, a wait may be for work of the present round. Without a bound, `llama1b-fsdp2`,
 //! replayed 1,000 operations ahead of the GPU, would hold 2.4 times its live memory. Programs that give their
@@ -33,15 +33,15 @@ use crate::heap::{Heap, Request};
 use crate::ids::StreamId;
 use crate::streams::epochs::grow_to;
 
-/// The age that allows a wait for any event.
+/// The operation number in [`Until`] that allows a wait for any event.
 pub(crate) const ANY_AGE: u64 = u64::MAX;
 
 /// The operations of the allocator up to which a request may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
-    /// The last operation for events of uses that `record_stream` or `free_on` named.
+    /// The last operation whose event may be awaited, for uses that `record_stream` or `free_on` named.
     pub(crate) recorded: u64,
-    /// The last operation for events of memory freed on another stream.
+    /// The last operation whose event may be awaited, for memory freed on another stream.
     pub(crate) freed: u64,
 }
 
@@ -70,9 +70,10 @@ impl Room {
     const FREED: Self = Self { part: 0.005 };
     /// The least room of both kinds, in bytes.
     const LEAST: u64 = 128 << 20;
-    /// The limit for the end of a growth beyond peak live memory, as a fraction of the peak and in bytes; the smaller
-    /// one applies. A request may begin within the room and end beyond it, up to this limit. With room for one more
-    /// message, two ranks that send and receive in opposite orders have a buffer of an earlier round to wait for.
+    /// The most bytes beyond peak live memory that may be held after a growth, as a fraction of the peak and in bytes.
+    /// The smaller limit applies, but no less than the room. A request may begin within the room and end beyond it, up
+    /// to this limit. With room for one more message, two ranks that send and receive in opposite orders have a buffer
+    /// of an earlier round to wait for.
     const MOST: f64 = 0.25;
     const LARGEST: u64 = 512 << 20;
 
@@ -96,7 +97,8 @@ const CLASSES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     by_pool: Vec<Misses>,
-    /// The last operation before the present request's round. Work given to the GPU after it belongs to the round.
+    /// The last operation whose work counts as work of an earlier round. Later work counts as work of the present
+    /// round.
     before: u64,
 }
 
@@ -116,8 +118,8 @@ impl Misses {
 }
 
 impl Rounds {
-    /// Notes that a request has missed. Returns the work for which the request may wait: work of an earlier round, or
-    /// any work. The method may be called several times for one request.
+    /// Notes that a request has missed. Returns for which work the request may wait: work of an earlier round, or any
+    /// work. The method may be called several times for one request.
     pub(crate) fn begin(&mut self, heap: &Heap, request: &Request) -> Grown<Until> {
         let (number, of) = (request.pool.stream(), heap.pool(request.pool.large()));
         let now = heap.counters().operations() + 1;

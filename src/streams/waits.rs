@@ -1,7 +1,7 @@
 //! Memory of other streams, taken after waits on the GPU.
 //!
-//! Owns: the choice of the memory that a request can get and its age, the waits, and the epochs for which a stream has
-//! waited already.
+//! Owns: the choice of the memory that a request gets, the waits, and for each stream the epochs for which it has
+//! waited.
 //!
 //! ```text
 //! stream A   | free a | event 0 | free b | event 1 |
@@ -110,7 +110,7 @@ impl Epochs {
         self.take(context, request.pool, &taken)
     }
 
-    /// Waits for these parts, and hands them to the pool.
+    /// Makes the pool's stream wait for these parts on the GPU, and hands the parts to the pool.
     fn take(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex, taken: &[ForeignPart]) -> Result<()> {
         for (from, epoch) in latest_by_stream(taken)? {
             self.wait_on_gpu(context, pool, (from, epoch))?;
@@ -215,7 +215,7 @@ impl Epochs {
         let by = name(heap, pool);
         let waited = &mut self.waited[pool.stream()];
         if waited.by != by {
-            // The pools belonged to another stream. The reserved room stays.
+            // The pools belonged to another stream, whose waits are dropped. The reserved room stays.
             waited.until.clear();
             waited.by = by;
         }

@@ -94,14 +94,14 @@ impl Heap {
     }
 
     /// Notes that a guarded block was freed and no recorded stream uses it any more. The block's memory can be unmapped
-    /// once its own stream has passed the free.
+    /// once the block's own stream has passed the free.
     pub(in crate::heap) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
         self.home.retired.push(id);
     }
 
     /// Takes the freed guarded blocks whose memory is to be unmapped. A block that a graph of an existing private pool
-    /// may use stays until the pool ends.
+    /// may use stays in the list until the pool ends.
     pub(crate) fn take_retired(&mut self) -> Vec<BlockId> {
         let all = std::mem::take(&mut self.home.retired);
         let (held, taken) = all.into_iter().partition(|id| self.may_be_launched(*id));
@@ -109,7 +109,7 @@ impl Heap {
         taken
     }
 
-    /// Puts freed guarded blocks back into the list. A later call takes them.
+    /// Puts freed guarded blocks back into the list, for a later call of [`Self::take_retired`].
     pub(crate) fn put_retired(&mut self, ids: impl IntoIterator<Item = BlockId>) {
         self.home.retired.extend(ids);
     }

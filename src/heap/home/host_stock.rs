@@ -5,12 +5,12 @@
 //!
 //! The operating system takes a third of a second to page-lock a GiB, which is most of the time of a spill. So the host
 //! memory of chunks that come back, or are freed, is kept here. Kept and spilled bytes together never exceed the most
-//! bytes that were spilled at once. So keeping memory takes no more host memory than spilling has taken before.
+//! bytes that were spilled at one time. So keeping memory takes no more host memory than spilling has taken before.
 
 use crate::fallible::{Grown, TryCollect};
 use crate::ids::Handle;
 
-/// The most kept pieces that make up one spilled part. Each piece then becomes a chunk of its own.
+/// The most pieces into which one spilled part is cut. Each piece then becomes a chunk of its own.
 const MAX_PIECES: usize = 4;
 
 /// Page-locked host memory that is unused at present.
@@ -20,7 +20,7 @@ pub(crate) struct HostStock {
     pieces: Vec<(u64, Handle)>,
     /// The bytes of all kept pieces.
     bytes: u64,
-    /// The most bytes that were spilled at once since all kept memory was last given back.
+    /// The most bytes that were spilled at one time since all kept memory was last given back.
     most_spilled: u64,
 }
 
@@ -36,7 +36,7 @@ impl HostStock {
         self.most_spilled = self.most_spilled.max(bytes);
     }
 
-    /// Returns how many kept bytes exceed the bound while `spilled` bytes are spilled.
+    /// Returns by how many bytes kept and spilled bytes together exceed their bound while `spilled` bytes are spilled.
     pub(crate) fn excess(&self, spilled: u64) -> u64 {
         (self.bytes + spilled).saturating_sub(self.most_spilled.max(spilled))
     }
@@ -102,8 +102,8 @@ impl HostStock {
 pub(crate) struct Sizes(Vec<u64>);
 
 impl Sizes {
-    /// Calls `part` with the bytes of each piece into which a part of `size` bytes is cut: the largest kept pieces that
-    /// fit, and the rest.
+    /// Cuts a spilled part of `size` bytes into the largest kept pieces that fit, and one piece for the remaining
+    /// bytes. Calls `part` with the bytes of each piece.
     pub(crate) fn cut(&mut self, size: u64, mut part: impl FnMut(u64) -> Grown<()>) -> Grown<()> {
         let mut left = size;
         for _ in 1..MAX_PIECES {
@@ -112,7 +112,7 @@ impl Sizes {
             part(kept)?;
             left -= kept;
         }
-        // The last piece may be a kept piece too.
+        // A kept piece may have exactly the remaining bytes.
         if let Ok(at) = self.0.binary_search(&left) {
             self.0.remove(at);
         }

@@ -1,7 +1,8 @@
 //! Home: segments, the chunks at their permanent places, and the views over them.
 //!
 //! Owns: which memory the heap has, at which addresses, and which of it sleeps or is spilled. `backing` makes the
-//! calls. [`Home`](table::Home) calls no part but `blocks`. The verbs of the heap in these files call all parts.
+//! driver calls. [`Home`](table::Home) calls only `blocks` of the heap's parts. The methods of `Heap` in these files
+//! call all parts.
 //!
 //! | file | owns |
 //! |---|---|

@@ -47,8 +47,8 @@ impl Heap {
         behind
     }
 
-    /// Makes one block of every segment whose blocks are all free, if the layout does not merge free neighbours when
-    /// freed.
+    /// Makes one block of every segment whose blocks are all free, if the layout does not merge neighbours at each
+    /// free.
     ///
     /// # Errors
     /// The host has no memory for the list of segments. Nothing has changed.
@@ -101,9 +101,9 @@ impl Heap {
     }
 }
 
-/// Returns how many bytes of a free span stay free before a request, so that as many granules as possible stay whole.
-/// Whole granules are worth more: a part of a granule serves views only at their ends, and no chunk can be split inside
-/// a granule.
+/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay
+/// whole. Whole granules are worth more: a part of a granule serves views only at their ends, and no chunk can be split
+/// inside a granule. On the left: the request's size in granules; an `odd` address is no multiple of a granule.
 /// ```text
 /// granules          |      |      |      |      |
 /// 2, odd start         ...............####[####]       ends at a border: at the end

@@ -1,6 +1,6 @@
 //! The bytes of the driver's stream-ordered pool, inside and outside of blocks.
 //!
-//! Owns: [`DriverPoolBytes`]. `driver_pool.rs` changes these bytes.
+//! Owns: [`DriverPoolBytes`]. `driver_pool.rs` changes these figures.
 
 #[cfg(feature = "baselines")]
 use crate::heap::sorted::SortedSet;

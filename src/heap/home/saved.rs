@@ -43,7 +43,7 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     free: Vec<Locked>,
-    /// The number of buffers in use, for a backup or as a stage.
+    /// The number of buffers in use: for a backup, or for copies to ordinary memory or a file.
     serving: usize,
     /// The bytes of all buffers, used and unused.
     bytes: u64,
@@ -179,7 +179,7 @@ impl Saved {
         }
     }
 
-    /// Copies kept bytes from the offset `at` on to `bytes`. `at` is a multiple of 4 MiB.
+    /// Fills `bytes` with kept bytes, beginning at the offset `at`, a multiple of 4 MiB.
     pub(crate) fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.bytes {
             Bytes::Nowhere | Bytes::Locked(_) => Ok(()),

@@ -1,4 +1,5 @@
-//! Creation, growth, shrinking and removal of segments. `backing` notes here which memory it took and gave back.
+//! Creation, growth, shrinking and removal of segments. `backing` notes here which memory it took from the driver and
+//! gave back.
 
 use super::chunk_map::{Chunk, ChunkMap, HomeRange, WiderTables};
 use super::segment::{Backing, Segment};
@@ -100,8 +101,8 @@ impl Heap {
         self.blocks.begin_range(id);
     }
 
-    /// Makes the tables of a home that has one more range. Returns `None` without a home, or if the tables would be
-    /// larger than the tables of the largest home.
+    /// Makes the tables of a home that has one more range. Returns `None` without a home, or if home would be larger
+    /// than its tables may cover.
     pub(crate) fn wider_home(&self, reserved: Span) -> Result<Option<WiderTables>> {
         Ok(self.home.map.as_ref().map_or(Ok(None), |home| home.wider(self.blocks.starts(), reserved))?)
     }
@@ -151,8 +152,8 @@ impl Heap {
     }
 
     /// Reports that a `malloc` segment, whose only block is free, is about to be given back. A library that has
-    /// registered the memory must deregister it before the driver's call. PyTorch reports such a release at the same
-    /// time.
+    /// registered the memory must deregister it before the driver's call. PyTorch also reports the release before the
+    /// call.
     pub(crate) fn notify_segment_free(&mut self, id: BlockId) {
         self.notify(Action::SegmentFree, self.blocks[id].span(), self.blocks[id].pool);
     }
@@ -344,7 +345,7 @@ impl Heap {
         self.unmapped(block, span, slots);
     }
 
-    /// Notes that failed calls hold `now` bytes outside of all blocks, instead of `before` bytes.
+    /// Notes that `now` bytes instead of `before` bytes are held outside of all blocks, because calls failed.
     pub(crate) fn pending_rollback(&mut self, account: impl Into<Account>, now: u64, before: u64) {
         let Account::Device(class) = account.into() else { return self.pending_on_host(now, before) };
         self.home.pending_rollback[class as usize] += now;
@@ -352,8 +353,8 @@ impl Heap {
         self.journal.held(class, before, now);
     }
 
-    /// Returns an error for addresses that no driver gives, or that belong to a segment already. The caller does not
-    /// give such addresses back, since other code may use them.
+    /// Returns an error for addresses that no correct driver gives, or that belong to a segment already. The caller
+    /// does not give such addresses back, since other code may use them.
     pub(crate) fn check_answer(&self, call: Call, span: Span, alignment: u64) -> DriverResult<()> {
         if self.may_begin_at(span, alignment) {
             return Ok(());

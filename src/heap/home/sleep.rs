@@ -32,7 +32,8 @@ pub(crate) struct PlaceOfChunk {
 pub(crate) struct Sleeper {
     /// The chunks, in the order of their addresses.
     pub(crate) chunks: Vec<(ChunkId, Chunk)>,
-    /// The places: first the places at home, then view by view, each in the order of addresses.
+    /// First the places at home, then the places of one view after the other. Each of these groups is in the order of
+    /// addresses.
     pub(crate) places: Vec<PlaceOfChunk>,
 }
 
@@ -132,7 +133,7 @@ impl Heap {
         Ok(spans)
     }
 
-    /// Makes room for a pin of each view over the chunks.
+    /// Makes room to pin each view over the chunks.
     pub(crate) fn reserve_sleep(&mut self, sleeper: &Sleeper) -> Grown<()> {
         sleeper.places.iter().filter_map(|place| place.view).try_for_each(|view| self.home.views.reserve_pin(view))
     }
@@ -204,7 +205,8 @@ impl Heap {
     }
 
     /// Ends the sleep of a released private pool without live blocks. The pool's addresses at home become free, and the
-    /// addresses of its views are given back at the next release. Returns whether the pool no longer sleeps.
+    /// addresses of its views are given back with the next memory that goes back to the driver. Returns whether the
+    /// pool no longer sleeps.
     ///
     /// # Errors
     /// The host has no memory for a list. The pool still sleeps, with fewer chunks.

@@ -27,14 +27,15 @@ impl Heap {
         &mut self.home.spilling.stock
     }
 
-    /// Notes that failed calls hold `now` bytes of host memory outside of all chunks, instead of `before` bytes.
+    /// Notes that `now` bytes instead of `before` bytes of host memory are held outside of all chunks, because calls
+    /// failed.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);
     }
 
-    /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. The new memory was
-    /// counted outside of all chunks since its creation.
+    /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. The chunk's new memory
+    /// was counted outside of all chunks since its creation.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
@@ -66,7 +67,8 @@ impl Heap {
         std::iter::successors(first.some(), next).map(|piece| self.blocks[piece].span())
     }
 
-    /// Returns home if any chunk is spilled. Usually no chunk is spilled, and `None` saves a look at the chunks.
+    /// Returns home if any chunk is spilled. Usually no chunk is spilled, and `None` saves the caller a walk over the
+    /// chunks.
     pub(super) fn home_with_spilled(&self) -> Option<&ChunkMap> {
         self.home.map.as_ref().filter(|_| self.spilled() != 0)
     }
@@ -114,8 +116,8 @@ impl Heap {
     }
 
     /// Notes the spans of a block that is about to be free, if the block has waited for its own stream. Every stream
-    /// has passed the block. The note holds until the next operation: the caller that polls gives the spilled memory
-    /// back.
+    /// has passed the block. The note is valid until the next operation; before that, the caller gives the spilled
+    /// memory back.
     pub(in crate::heap) fn passed_spilled(&mut self, id: BlockId) {
         if !self.home.spilling.waits_for_own.remove(&id) {
             return;

@@ -1,4 +1,5 @@
-//! Stitched blocks, which are handed out through views. This file takes and returns their pieces of home.
+//! Stitched blocks, which are handed out through views. This file takes the pieces of such blocks out of home and gives
+//! them back.
 //!
 //! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
 //! counted at home, in pieces. The view only maps these bytes.
@@ -23,7 +24,7 @@ pub(crate) struct Window {
 }
 
 impl Heap {
-    /// Returns whether a request of a large pool may take a block at once.
+    /// Returns whether a request of a large pool may take a block without a wait.
     pub(crate) fn is_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
         // A slab for small blocks serves large requests only whole.
@@ -42,7 +43,7 @@ impl Heap {
         block.state == State::Free && (block.pool == pool || block.pool == self.pools.idle())
     }
 
-    /// Returns how many bytes from the chunk's start lie in blocks for which `open` returns `true`.
+    /// Returns how many contiguous bytes at the chunk's start lie in blocks for which `open` returns `true`.
     fn free_head(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.address);
         let mut end = chunk.address;
@@ -53,7 +54,7 @@ impl Heap {
         end.min(chunk.end()) - chunk.address
     }
 
-    /// Returns how many bytes at the chunk's end lie in blocks for which `open` returns `true`.
+    /// Returns how many contiguous bytes at the chunk's end lie in blocks for which `open` returns `true`.
     fn free_tail(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.end() - 1);
         let mut start = chunk.end();
@@ -176,7 +177,7 @@ impl Heap {
         let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
         let (mut at, end) = (0, window.offset + size);
-        // Neighbours in the view that are also neighbours at home become one piece.
+        // Chunks that are neighbours both in the view and at home become one piece.
         let mut piece = Span::default();
         for index in 0..count {
             let view = self.home.views.get(window.view).ok_or(BROKEN)?;
@@ -211,7 +212,8 @@ impl Heap {
         self.blocks.reserve(1 + 2 * parts).map(drop)
     }
 
-    /// Returns the most parts of these bytes of a view: one part for each chunk, and one for each block in a chunk.
+    /// Returns a bound on the number of blocks that these bytes of a view take: one for each chunk, and one for each
+    /// block in a chunk.
     fn parts_of(&self, chunks: &[ChunkId], holes: &[Span], offset: u64, size: u64) -> usize {
         let Some(home) = &self.home.map else { return 0 };
         let (mut at, end, mut parts) = (0, offset + size, 0);
@@ -266,7 +268,7 @@ impl Heap {
         Ok(last)
     }
 
-    /// Returns the pieces of a block to home. The view stays.
+    /// Gives the pieces of a block back to home. The view stays.
     pub(in crate::heap) fn return_pieces(&mut self, id: BlockId) {
         let Block { left, pool, .. } = self.blocks[id];
         let (view, span) = (self.blocks[id].view(), self.blocks[id].span());
@@ -326,7 +328,7 @@ impl Heap {
         (classes != [true; 2]).then_some(latest)
     }
 
-    /// Makes all free memory of streams at home idle, whole slabs included. Every stream has passed all its work.
+    /// Makes idle all free memory that streams have at home, whole slabs included. The GPU has passed all work.
     pub(crate) fn make_all_idle(&mut self) -> Result<()> {
         for large in self.pairs() {
             if self.is_of_stream(large) {
@@ -358,8 +360,8 @@ impl Heap {
     }
 
     /// Joins a run of the pool's own free blocks and idle blocks, beginning with `first`, into one free block of at
-    /// least `size` bytes. The run takes no more idle bytes than needed, since the pool keeps them until the GPU has
-    /// passed them.
+    /// least `size` bytes. The run takes no more idle bytes than needed, since the pool keeps the bytes that it takes
+    /// until the GPU has passed their use.
     pub(crate) fn join_run(&mut self, first: BlockId, pool: PoolIndex, size: u64) -> Result<BlockId> {
         let start = self.blocks[first].address;
         let mut id = first;

@@ -21,11 +21,12 @@ pub(in crate::heap) struct Home {
     pub(super) views: Views,
     /// Freed guarded blocks whose memory is to be unmapped.
     pub(super) retired: Vec<BlockId>,
-    /// The bytes held that are part of no block, because a failed growth could not be undone yet, by [`Class`].
+    /// The bytes held that are part of no block, because a failed growth could not be undone yet: one sum for each
+    /// [`Class`].
     ///
     /// [`Class`]: crate::ids::Class
     pub(super) pending_rollback: [u64; 2],
-    /// The bytes of blocks in sleeping chunks, which are not held, by [`Class`].
+    /// The bytes of blocks in sleeping chunks: one sum for each [`Class`]. The device does not hold these bytes.
     ///
     /// [`Class`]: crate::ids::Class
     pub(super) asleep: [u64; 2],

@@ -1,6 +1,7 @@
-//! A view: chunks mapped at contiguous addresses, and their record.
+//! A view, which maps chunks at contiguous addresses: the record that the heap keeps of it.
 //!
-//! Owns: the values of a view, and how much of each bounded quantity a view takes. `views.rs` has the table of views.
+//! Owns: the values of a view, and how much a view takes of each bounded quantity (views, mappings, addresses).
+//! `views.rs` has the table of views.
 
 use crate::config::Config;
 use crate::ids::{ChunkId, PoolId, PoolIndex, ViewId};
@@ -8,8 +9,9 @@ use crate::span::Span;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-/// A hash of a choice of ranges: the spans of home that a request would get without views. A program that repeats
-/// itself finds home as before and gets the same spans. So the view that served the spans before serves them again.
+/// A hash of a choice of ranges: the spans of home that a request would get without views. A program that repeats its
+/// requests finds home in the same state each time, and gets the same spans. So the view that served these spans before
+/// serves them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlanHash(pub(in crate::heap) u64);
 
@@ -26,17 +28,17 @@ impl PlanHash {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) address: u64,
-    /// The bytes from the address on in which chunks are mapped, or were mapped before.
+    /// The bytes from `address` on in which chunks are mapped, or were mapped before.
     pub(crate) size: u64,
-    /// The bytes of address space from the address on. A view that was made to grow has more addresses than mapped
-    /// bytes.
+    /// The bytes of address space that are reserved from `address` on. A view that was made to grow has more addresses
+    /// than mapped bytes.
     pub(crate) addresses: u64,
     /// How much of the view is handed out; `None` if the view does not grow.
     pub(crate) growing: Option<Extent>,
     /// The chunks, in the order of their addresses in the view; [`ChunkId::NONE`] in a hole.
     pub(crate) chunks: Vec<ChunkId>,
-    /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
-    /// order.
+    /// The parts of the view whose chunk went back to the driver while another part was in use: offsets from the view's
+    /// start, in order.
     pub(crate) holes: Vec<Span>,
     /// The number of live and pending blocks that use the view.
     pub(crate) users: u32,

@@ -12,7 +12,7 @@ use crate::span::Span;
 use rustc_hash::FxHashMap;
 use std::ops::RangeInclusive;
 
-/// The most views that are examined for one request by size.
+/// The most views that are examined when a request looks for a view by size.
 const MAX_TRIED: usize = 32;
 /// The most choices of ranges that are remembered with the views that served them. A training step makes dozens to
 /// hundreds of choices.
@@ -28,9 +28,9 @@ pub(crate) struct Views {
     by_size: SortedSet<(u64, ViewId)>,
     /// The views that have served each choice of ranges, in the order of their first use, each with its serial number.
     /// If the first view is in use, the next view is tried. So a step takes the same views as the step before,
-    /// whichever views were built since.
+    /// whichever views were built in between.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
-    /// The list of views without users: the first view, which is unused longest, and the last view.
+    /// The list of views without users: the first view, which has been unused longest, and the last view.
     unused: Option<(ViewId, ViewId)>,
     mappings: usize,
     address_space: u64,
@@ -360,7 +360,7 @@ impl Views {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }
 
-    /// Counts the uses by one stream's pool as uses by another stream's pool in an epoch, or drops these uses.
+    /// Counts the uses by the pool `from` as uses by the pool of `to` in its epoch. Drops these uses if `to` is `None`.
     pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
         for view in self.slots.iter_mut().flatten() {
             let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
@@ -373,7 +373,7 @@ impl Views {
         }
     }
 
-    /// Drops the uses by the pools of these streams, because the GPU has passed the uses.
+    /// Drops the uses by the pools for which `by` returns `true`, because the GPU has passed these uses.
     pub(crate) fn forget_uses(&mut self, by: impl Fn(PoolIndex) -> bool) {
         self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
     }

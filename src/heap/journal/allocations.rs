@@ -107,7 +107,7 @@ impl Journal {
     }
 
     /// Counts a free block of a divided segment into which other blocks merged. `added` and `merged` are numbers of
-    /// blocks and their bytes. As in PyTorch, the net change counts.
+    /// blocks and their bytes. As in PyTorch, only the net change is counted.
     #[inline]
     pub(in crate::heap) fn inactive_split_merged(&mut self, class: Class, added: (u64, u64), merged: (u64, u64)) {
         net(&mut self.counters.inactive_split, class, added.0, merged.0);

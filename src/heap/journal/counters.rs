@@ -13,7 +13,7 @@ use crate::report::stats::{
 struct PoolCount {
     current: u64,
     peak: u64,
-    /// The sum of all additions, modulo 2^64, since a long run may allocate more than 2^64 bytes. The sum of all
+    /// The sum of all additions, modulo 2^64, because a long run may allocate more than 2^64 bytes. The sum of all
     /// subtractions is `added` less `current`.
     added: u64,
     /// The sums of additions and of subtractions when the accumulated figures were last reset.
@@ -145,8 +145,8 @@ macro_rules! counters_of {
             $( pub(crate) $over_time: Counter, )*
             $( pub(crate) $reset: $reset_type, )*
             $( pub(crate) $kept: $kept_type, )*
-            /// The operation at which the newest event for which the present request waits was recorded, and the
-            /// event's stream; 0 without a wait.
+            /// The newest event for which the present request waits: the number of the operation that recorded the
+            /// event (0 without a wait), and the event's stream.
             pub(crate) newest_wait: (u64, StreamId),
             pub(crate) sleeps: u64,
             pub(crate) wakes: u64,

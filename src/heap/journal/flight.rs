@@ -4,13 +4,13 @@
 //! turns entries back into events.
 //!
 //! ```text
-//! word 0   address, a multiple of 16            | what it was (4 bits)
+//! word 0   address, a multiple of 16            | kind of entry (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
 //! Chunks that fall asleep and chunks that wake share one kind. Their sizes are even, and the lowest bit is set for a
 //! chunk that wakes. A hit writes one entry from values in registers, reads no clock, and looks up no stream. An
-//! operation that calls the driver writes the time into an entry of its own. The few operations that give a pool to
-//! another stream write the pool's previous stream into an entry of its own.
+//! operation that calls the driver writes one more entry with the time. The few operations that give a pool to another
+//! stream write one more entry with the pool's previous stream.
 
 use crate::error::Result;
 use crate::fallible::with_room;
@@ -19,8 +19,8 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 /// The ring grows in steps of this many entries (4 KiB), so that a program with few operations touches few pages of the
-/// ring. A recorder that is off has one step: writing an entry takes no longer than checking whether the recorder is
-/// on.
+/// ring. A recorder that is off has a ring of one step: writing an entry takes no longer than checking whether the
+/// recorder is on.
 const STEP: usize = 256;
 /// The place of the next entry while an observer listens. This place is beyond the end of the ring, so that each entry
 /// takes the slow path, which tells the observer.
@@ -45,10 +45,10 @@ const SEGMENT_JOINED: u64 = 9;
 const OOM: u64 = 10;
 /// The request and the completion of a free that waits for no stream.
 const FREED: u64 = 11;
-/// A mark. Word 1 is the time, in microseconds since 1970.
+/// A mark, which is no operation: word 1 is the time, in microseconds since 1970.
 const TIME: u64 = 12;
-/// A mark. Word 1 is the stream to which a pair of pools belonged until then. The upper bits of word 0 have the number
-/// of the pair's large pool.
+/// A mark, which is no operation: word 1 is the stream to which a pair of pools belonged until then. The upper bits of
+/// word 0 have the number of the pair's large pool.
 const POOL_WAS: u64 = 13;
 const RETURNED: u64 = 14;
 /// A chunk falls asleep or, with [`IS_AWAKE`], wakes.
@@ -81,7 +81,7 @@ impl Entry {
         Self::new(FREED, address, requested, pool)
     }
 
-    /// Returns the entry of any other operation.
+    /// Returns the entry of any operation except an allocation and a free that waits for no stream.
     pub(in crate::heap) const fn of(action: Action, span: Span, pool: PoolIndex) -> Self {
         let kind = match action {
             Action::Alloc => ALLOC,
@@ -221,7 +221,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes an entry at the end of the used part of the ring or of the whole ring, or while an observer listens.
+    /// Writes an entry by the slow path: at the end of the ring's used part or of the whole ring, or for an observer.
     #[cold]
     pub(super) fn push_slowly(&mut self, entry: Entry) {
         let is_closed = self.at == CLOSED;

@@ -40,8 +40,8 @@ impl Journal {
     pub(in crate::heap) fn kept(&self, names: &impl PoolNames) -> Result<Kept> {
         let (operations, kept) = self.flight.counts();
         let mut events = with_room(2 * kept as usize)?;
-        // For each pool that changed its stream: the pool's stream at the time of the entry being read. Later entries
-        // are read first.
+        // For each pool that changed its stream: the pool's stream at the time of the entry being read. The newest
+        // entries are read first.
         let mut had: Vec<(PoolIndex, StreamId)> = Vec::new();
         let mut times: Vec<(usize, u64)> = Vec::new();
         for entry in self.flight.kept().rev() {
@@ -71,8 +71,8 @@ impl Journal {
 }
 
 /// Sets the times of events, of which the newest comes first. `times` has each known time, and the number of events
-/// later than this time. Events between two known times are spread evenly. Events before the first known time get this
-/// time.
+/// later than this time. Events between two known times are spread evenly. Events before the earliest known time get
+/// that time.
 fn set_times(events: &mut [TimedEvent], times: &[(usize, u64)], now: u64) {
     let (mut from, mut later) = (0, now);
     for (to, time) in times.iter().copied().chain([(events.len(), 0)]) {

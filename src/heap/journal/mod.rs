@@ -1,7 +1,7 @@
 //! The journal: the heap's events, for statistics, for observers and for the flight recorder.
 //!
-//! Owns: the counters, the observers and the flight recorder. Each verb takes one event and tells all three. The
-//! journal knows no block, no pool and no chunk: [`PoolNames`] gives the name of a pool in an event.
+//! Owns: the counters, the observers and the flight recorder. Each method for an event tells all three. The journal
+//! knows no block, no pool and no chunk: [`PoolNames`] gives the name of a pool in an event.
 //!
 //! | file | owns |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | work | waits, refusals, spills and splits, as the layers above report them |
 //! | tell | who hears of an event |
 //! | counters | the counters behind the statistics |
-//! | times | stalls and waits, as they are added to their figures |
+//! | times | how stalls and waits are added to their sums |
 //! | observers | the observers, and how each is told |
 //! | flight, flight_log | the flight recorder: the last operations |
 
@@ -37,8 +37,8 @@ pub(super) trait PoolNames {
     /// Returns the stream of a pool, and the private pool to which the pool belongs.
     fn name(&self, pool: PoolIndex) -> (StreamId, PoolId);
 
-    /// Returns the stream and the private pool of the segment in which snapshots show a pool's memory. `shared` memory
-    /// belongs to no single stream.
+    /// Returns the stream and the private pool of the segment in which snapshots show a pool's memory. With `shared`,
+    /// the memory belongs to no single stream.
     fn segment_name(&self, pool: PoolIndex, shared: bool) -> (StreamId, PoolId);
 }
 

@@ -34,7 +34,7 @@ impl Journal {
         }
         let Range { span, pool, shared } = range;
         let (stream, owner) = names.segment_name(pool, shared);
-        // The recorder keeps only a pool, from which the stream is found.
+        // An entry of the recorder has only a pool, from which the stream is found later.
         let of = if stream == StreamId::DEFAULT { PoolIndex::DEFAULT } else { pool };
         self.flight.note(Entry::of(action, span, of));
         self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });

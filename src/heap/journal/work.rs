@@ -36,8 +36,8 @@ impl Journal {
         self.counters.num_sync_all_streams += 1;
     }
 
-    /// Counts a request that waited for pending memory for this many nanoseconds. `since` has the figures of its single
-    /// waits.
+    /// Counts a request that waited for pending memory for this many nanoseconds. `since` has the figures of the
+    /// request's single waits.
     pub(crate) fn waited_for_pending(&mut self, ns: u64, expired: bool, since: &PendingWaits) {
         add_request(&mut self.counters.pending_waits, ns, expired, since);
     }
@@ -47,7 +47,7 @@ impl Journal {
         add_events(&mut self.counters.pending_waits, count, ns);
     }
 
-    /// Counts a wait of the CPU for the device, for `ns` nanoseconds, before a request is refused.
+    /// Counts a wait of the CPU for the device, made before a request is refused. The wait took `ns` nanoseconds.
     pub(crate) fn waited_for_device(&mut self, ns: u64) {
         add_device(&mut self.counters.pending_waits, ns);
     }
@@ -58,8 +58,8 @@ impl Journal {
         self.counters.add_stream_wait(at, awaited);
     }
 
-    /// Takes the operation at which the newest event for which the present request waits was recorded, and the event's
-    /// stream. Returns 0 without a wait.
+    /// Takes the newest event for which the present request waits: the number of the operation that recorded the event
+    /// (0 without a wait), and the event's stream.
     pub(crate) fn take_newest_wait(&mut self) -> (u64, StreamId) {
         std::mem::take(&mut self.counters.newest_wait)
     }
@@ -113,7 +113,7 @@ impl Journal {
         self.counters.spills.chunks += 1;
     }
 
-    /// Counts the bytes of host memory of earlier spills that a spill used.
+    /// Counts the bytes that a spill took from the kept host memory of earlier spills.
     pub(crate) fn spill_reused(&mut self, bytes: u64) {
         self.counters.spills.reused_bytes += bytes;
     }
@@ -129,7 +129,7 @@ impl Journal {
         self.counters.spills.returned_bytes += bytes;
     }
 
-    /// Adds the nanoseconds that spilling, or the return of spilled chunks, has spent in the driver.
+    /// Adds nanoseconds that a spill, or the return of spilled chunks, has spent in the driver.
     pub(crate) fn spent_on_spills(&mut self, ns: u64) {
         self.counters.spills.total_ns += ns;
     }

@@ -2,13 +2,13 @@
 //!
 //! Owns: the pools of every stream, their epochs, and the private pools with their uses and routes. The free blocks of
 //! a pool are in `blocks`. [`Pools`](table::Pools) keeps the contents of pools that sleep (`home/saved.rs`), and calls
-//! no other part. The verbs of the heap in these files call all parts.
+//! no other part of the heap. The methods of `Heap` in these files call all parts.
 //!
 //! | file | owns |
 //! |---|---|
 //! | pool, table | one pool, and the table of all |
-//! | stream_pools | how a stream gets its pools, and what happens to them when it ends |
-//! | owners | the owners of pools: every stream, or a private pool |
+//! | stream_pools | how a stream gets its pools, and what happens to the pools when the stream ends |
+//! | owners | which pools are public, and which belong to a private pool |
 //! | shown | pools as snapshots and events show them |
 //! | private, private_pools, route | private pools, and the choice of requests for them |
 //! | segment_source, own_segments | private pools with segments of their own |

@@ -1,4 +1,4 @@
-//! The owners of pools: every stream, or a private pool.
+//! Which pools are public, and which belong to a private pool.
 
 use super::table::PrivatePair;
 use crate::error::Result;
@@ -34,12 +34,12 @@ impl Heap {
         self.pools.pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
     }
 
-    /// Returns whether a pool is part of a private pool.
+    /// Returns whether a pool is part of the private pool `owner`.
     pub(in crate::heap) fn is_owned_by(&self, pool: PoolIndex, owner: PoolId) -> bool {
         self.is_private(pool) && self.pairs_of(owner).any(|large| large == pool.large())
     }
 
-    /// Returns the large pool of a private pool that last served a stream, or `None`.
+    /// Returns the large pool with which a private pool serves a stream, or `None`.
     pub(crate) fn private_pair(&self, owner: PoolId, stream: StreamId) -> Option<PoolIndex> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
         self.pools.pairs.iter().rev().find(of_stream).map(|pair| pair.large)

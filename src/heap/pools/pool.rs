@@ -28,8 +28,8 @@ pub(crate) struct Pool {
     /// For a private pool: whether some of its free memory was used outside of the present capture. Only the pool's own
     /// stream may take such memory.
     pub(crate) in_stream_order: bool,
-    /// Whether memory of the pair was freed while another stream was current, without an event on the other stream.
-    /// Only the pool's stream may take the memory until the CPU has waited for the device.
+    /// Whether memory of the stream's pair of pools was freed while another stream was current, without an event on the
+    /// other stream. Only the pool's stream may take the memory until the CPU has waited for the device.
     pub(crate) used_by_others: bool,
     /// Whether the pool's stream has ended. All work of an ended stream is done.
     pub(crate) ended: bool,

@@ -5,9 +5,9 @@
 //! ```text
 //! private pool (0, 7)   stream A: large, small    stream B: large, small    an older pair of A
 //! ```
-//! A captured request may be replayed on any stream, so the request takes no memory that is free in stream order only.
-//! If the private pool's pair holds such memory, the pair is set aside and a new pair is begun. [`Heap::join_pairs`]
-//! joins the pairs once the GPU has done the stream's work.
+//! A captured request may be replayed on any stream. So the request takes no memory that is free in stream order only,
+//! which means that only later work of one stream may reuse it. If the private pool's pair holds such memory, the pair
+//! is set aside and a new pair is begun. [`Heap::join_pairs`] joins the pairs once the GPU has done the stream's work.
 
 use super::table::PrivatePair;
 use crate::error::Result;
@@ -77,7 +77,7 @@ impl Heap {
     }
 
     /// Notes that a block is being freed. If a block of a private pool was handed out or is freed outside of captures,
-    /// its stream may still use the block, so no graph may take it. A graph may take a block that one capture has
+    /// the block's stream may still use it, so no graph may take it. A graph may take a block that one capture has
     /// handed out and another capture frees, as in PyTorch: graphs that share a pool are launched in the order of their
     /// captures.
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
@@ -85,7 +85,7 @@ impl Heap {
         let large = block.pool.large();
         let capture = self.pools.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
         let pool = &self.pools[large];
-        // All work of an ended stream is done, so the memory of such a stream has no stream order.
+        // All work of an ended stream is done, so graphs may take its memory.
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
@@ -143,7 +143,7 @@ impl Heap {
         }
     }
 
-    /// Returns the streams of a private pool with memory that is free in stream order only.
+    /// Returns the streams of a private pool that have memory which is free in stream order only.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
         let mut streams = self.pools.pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
@@ -172,7 +172,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins each pair of an ended stream to the pair that serves the same handle. All work of an ended stream is done.
+    /// Joins each pair of an ended stream to the pair that now serves the stream's handle. All work of an ended stream
+    /// is done.
     ///
     /// # Errors
     /// The errors of [`Self::join_pairs`].
@@ -205,11 +206,11 @@ impl Heap {
             let ended = self.pools[large].ended;
             let known = self.pools.of_stream.get(&stream).copied();
             let to = self.stream_pool(stream)?;
-            // Moved memory does not revive a stream that has ended.
+            // A stream that has ended stays ended when its public pools get this memory.
             let had_ended = known.is_none_or(|known| self.pools[known].ended);
             self.pools[to].ended = ended && had_ended;
             if had_ended {
-                // The stream itself has made no public request yet.
+                // The stream itself has made no public request yet, so only the private pool has its number.
                 self.pools[to].number = self.pools[large].number;
             }
             let blocks = self.blocks_to_move(large, to)?;

@@ -118,14 +118,14 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Gives a pool segments of its own. The pool holds no memory.
+    /// Gives a pool segments of its own. The pool holds no memory yet.
     pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.segments = Some(segments);
         }
     }
 
-    /// Gives a pool chunks of its own. The pool holds no memory.
+    /// Gives a pool chunks of its own. The pool holds no memory yet.
     pub(crate) fn set_apart(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.apart = true;
@@ -273,9 +273,9 @@ impl PrivatePools {
     }
 
     /// Ends a route to a pool, even if the pool was released meanwhile. With a number, the route with this number ends.
-    /// Without a number, the pool's last route that covers only the calling thread ends. If there is no such route, the
-    /// pool's last route that covers all threads without a route of their own ends. Otherwise, if the pool has exactly
-    /// one route, this route ends.
+    /// Without a number, the pool's newest route that covers only the calling thread ends. If there is no such route,
+    /// the pool's newest route that covers all threads without a route of their own ends. Otherwise, if the pool has
+    /// exactly one route, this route ends.
     pub(crate) fn end(&mut self, id: PoolId, number: Option<u64>) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }
@@ -307,7 +307,7 @@ impl PrivatePools {
     }
 
     /// Returns the pool to which a request of the calling thread on `stream` goes, or `None`. If several routes cover
-    /// the request, the last begun route counts. A route for other threads counts only if no other route covers the
+    /// the request, the newest route counts. A route for other threads counts only if no other route covers the
     /// request.
     pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
         let find = |others: bool| {

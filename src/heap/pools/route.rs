@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 
 /// The requests that go to a private pool from [`Pools::begin`](crate::operations::Pools::begin) to
-/// [`Pools::end`](crate::operations::Pools::end). A route also says whether a stream capture is under way meanwhile.
+/// [`Pools::end`](crate::operations::Pools::end). A route also says whether a stream capture is under way during this
+/// time.
 ///
 pub struct Route {
     covers: Covers,

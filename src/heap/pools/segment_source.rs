@@ -21,8 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// dropped while some segments are in use, the source is never dropped.
 pub trait SegmentSource: Send {
     /// Returns the address of a new segment of `size` bytes. The size is 2 MiB, the option `large_segment_size_mb` (20
-    /// MiB), or a multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not already hold any
-    /// of the segment's addresses.
+    /// MiB by default), or a multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not
+    /// already hold any of the segment's addresses.
     ///
     /// # Errors
     /// [`SourceError::OutOfMemory`]: the allocator gives back the memory that it can, and calls the source once or
@@ -84,8 +84,8 @@ impl Segments {
         Self { source: None, unsplit: false, unfounded: false }
     }
 
-    /// Keeps each segment one block. The rest that a request leaves serves no other request. PyTorch's option for this
-    /// is `no_split`.
+    /// Keeps each segment one block. Bytes of a segment that its request leaves over serve no other request. PyTorch's
+    /// option for this is `no_split`.
     #[must_use]
     pub fn unsplit(mut self) -> Self {
         self.set_unsplit();

@@ -13,7 +13,7 @@ use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::span::Span;
 
-/// The stream id of idle memory, which belongs to no stream.
+/// The stream id under which idle memory has its pools. Idle memory belongs to no stream.
 const IDLE: StreamId = StreamId(u64::MAX);
 
 impl Heap {
@@ -40,8 +40,8 @@ impl Heap {
         self.pools.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
     }
 
-    /// Returns whether the program has named any stream but the default stream. Other handles of the default stream
-    /// count too.
+    /// Returns whether the program has named any stream but the default stream. Another handle of the default stream
+    /// counts as another stream here.
     #[inline]
     pub(crate) fn knows_streams(&self) -> bool {
         self.pools.of_stream.len() > 1
@@ -100,7 +100,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the large pools of this handle, with the large pools of private pools.
+    /// Returns the large pools that serve this handle, in private pools too.
     pub(crate) fn pools_of(&self, stream: StreamId) -> impl Iterator<Item = PoolIndex> + '_ {
         let private = self.pools.pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
         self.pools.of_stream.get(&stream).copied().into_iter().chain(private)
@@ -111,7 +111,7 @@ impl Heap {
     #[inline]
     pub(crate) fn has_no_stream(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        // The bitwise or makes one branch, since every free with a stream runs this code.
+        // The bitwise or makes one branch instead of two, since every free with a stream runs this code.
         self.pools[block.pool.large()].ended | (block.freeing == Freeing::OfNoStream)
     }
 
@@ -147,7 +147,7 @@ impl Heap {
         self.pools[large].number = number;
     }
 
-    /// Counts bytes that the program freed on the stream of a pool. Returns the bytes since the last reset.
+    /// Counts bytes that the program freed on the stream of a pool. Returns the bytes freed since the last reset.
     #[inline]
     pub(crate) fn count_freed(&mut self, pool: PoolIndex, size: u64) -> u64 {
         let freed = &mut self.pools[pool.large()].freed_bytes;
@@ -193,8 +193,8 @@ impl Heap {
         self.pools.of_stream.try_reserve(1)?;
         if self.pools.vacant.is_empty() && self.pools.len() >= self.pools.vacate_from {
             self.vacate_pools()?;
-            // The next walk comes when there are twice as many pools, so that walks take constant time for each added
-            // stream on average.
+            // The next walk over the pools comes when there are twice as many pools, so that walks take constant time
+            // for each added stream on average.
             self.pools.vacate_from = (2 * (self.pools.len() - 2 * self.pools.vacant.len())).max(2 * FEW_STREAMS);
         }
         let first = self.add_pair(stream, false)?;

@@ -42,7 +42,7 @@ pub(in crate::heap) struct Pools {
     pub(super) pairs: Vec<PrivatePair>,
     /// The large pools of vacant pairs.
     pub(super) vacant: Vec<PoolIndex>,
-    /// The number of pools from which on pools are vacated before a pair is added.
+    /// If there are at least this many pools, unused pools are vacated before a pair is added.
     pub(super) vacate_from: usize,
     /// How often the pools of a class were searched, for any stream. This number is the clock for the ages of free
     /// blocks.

@@ -8,10 +8,10 @@
 //!
 //! | rule | from |
 //! |---|---|
-//! | the pool never gives back by itself (`UINT64_MAX`), and the three policies of reuse are on | PyTorch, `lazy_init_device` |
+//! | the pool never gives memory back by itself (release threshold `UINT64_MAX`), and the three policies of reuse are on | PyTorch, `lazy_init_device` |
 //! | a block is freed on its own stream | PyTorch, `free_impl`; Paddle, `CUDAMallocAsyncAllocation::Free` |
 //! | if other streams used the block, a stream for frees waits for an event of each, and the block is freed on that stream | the same, and `sync_raw`, `sync_streams` |
-//! | above a ratio of the device's memory, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
+//! | if allocated memory exceeds a ratio of the device's memory, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
 //! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
 //! | allocated in a capture, freed outside: freed with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
 //! | allocated outside, freed in a capture: freed after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
@@ -25,7 +25,7 @@
 //! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for
 //!   frees since the last wait. As in Paddle, the bytes freed on that stream count twice in the sum that is compared
 //!   with the ratio.
-//! - PyTorch and Paddle refuse a request that the driver refuses. Here a shortage waits for the device, gives free
+//! - PyTorch and Paddle refuse a request that the driver refuses. Here the allocator waits for the device, gives free
 //!   memory back, and tries once more, as in the other strategies.
 //! - PyTorch's limit counts allocated memory. Here limits count the pool's memory, as in every strategy. If the pool
 //!   might grow beyond a limit, a request is tried if free memory might serve it, and undone if the pool has grown.
@@ -41,7 +41,7 @@ use crate::limits::Increase;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 
-/// The step in bytes by which a pool grows and shrinks, as seen on an H200 in every figure of PyTorch's backend.
+/// The step in bytes by which a pool grows and shrinks, as all figures of PyTorch's backend on an H200 show.
 const STEP: u64 = 32 << 20;
 
 #[derive(Default)]

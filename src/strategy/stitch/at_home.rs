@@ -1,6 +1,7 @@
 //! One range at home, which needs no view.
 //!
-//! Owns: the rules by which a request finds a free block, and the taking of a range whose blocks only pools separate.
+//! Owns: the rules by which a request finds a free block, and the taking of a range of free blocks that could not merge
+//! because some are the stream's own and some are idle.
 
 use super::choose;
 use crate::backing::StrategyContext;
@@ -27,7 +28,7 @@ pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> 
     }
 }
 
-/// Takes a block of one range at home that the stream may use at once; `None` if there is none.
+/// Takes a block of one range at home that the stream may use without a wait; `None` if there is none.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     match context.fit(request, fit_rules_of(context, request)) {
         None => run_at_home(context, request),
@@ -35,8 +36,8 @@ pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> R
     }
 }
 
-/// Takes a block from contiguous free blocks that only pools separate, so that no view is needed; `None` if there is
-/// none.
+/// Takes a block from contiguous free blocks that differ only in their pools (own or idle), so that no view is needed.
+/// Returns `None` if there are no such blocks.
 pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
     let Some(first) = choose::run_at_home(context.heap(), size, pool)? else { return Ok(None) };

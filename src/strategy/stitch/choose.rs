@@ -93,7 +93,7 @@ fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
 }
 
 /// Returns the ranges with which the largest possible view begins and ends. The end that gains more is chosen first,
-/// since one range cannot be both.
+/// since one range cannot be both ends.
 fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     // The two ends may not lie in one chunk, since a view maps no chunk twice.
     let apart = |a: usize, b: usize| {
@@ -110,7 +110,8 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     if gain(ranges, by_head.0, by_head.1) >= gain(ranges, by_tail.0, by_tail.1) { by_head } else { by_tail }
 }
 
-/// A view that is being composed: the first range, then the largest ranges, and last the smallest range that suffices.
+/// A view that is being composed: the first range, then the largest ranges, and last the smallest range that has all
+/// missing bytes.
 struct Composition<'a> {
     ranges: &'a [Range],
     first: Option<usize>,
@@ -149,7 +150,7 @@ impl<'a> Composition<'a> {
                 self.take(index, self.ranges[index].from, self.ranges[index].end)?;
                 continue;
             }
-            // Without a next range, only the last range is left, and it suffices.
+            // Without a next range, only the range for the view's end is left, and has all missing bytes.
             let Some(index) = next else { break };
             self.take(index, self.ranges[index].from, self.ranges[index].to)?;
         }
@@ -175,8 +176,8 @@ impl<'a> Composition<'a> {
         self.largest.peek().map(|(.., index)| *index)
     }
 
-    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only if a range may
-    /// suffice, so the whole choice is about linear in the ranges.
+    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only if some range
+    /// may have as many bytes, so the whole choice is about linear in the ranges.
     fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
         let Self { ranges, missing, .. } = *self;
         let most = next.into_iter().chain(self.last).map(|index| ranges[index].whole()).max().unwrap_or(0);
@@ -206,7 +207,7 @@ pub(super) fn run<T>(
     })
 }
 
-/// Returns the end of the run of open blocks that begins with `first`.
+/// Returns the end of the contiguous blocks from `first` on for which `open` returns `true`.
 fn end_of_run(heap: &Heap, first: BlockId, open: impl Fn(BlockId) -> bool) -> u64 {
     let last = run(heap, heap.block(first).next, |id| open(id).then_some(())).last();
     heap.block(last.map_or(first, |(id, ())| id)).end()
@@ -288,7 +289,7 @@ pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Result<Option<(
 mod tests {
     use super::*;
 
-    /// The bytes of a chunk and of home.
+    /// The sizes of a chunk and of home in these tests, in bytes.
     const CHUNK: u64 = 3;
     const BYTES: usize = 15;
 

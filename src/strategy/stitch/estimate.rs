@@ -110,8 +110,8 @@ fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
 }
 
 /// Returns the bytes that one view could have over the free memory of a pool, without new memory, after the split of
-/// all chunks that there is room to copy. Returns 0 if no chunk may be split, or if the bounds might forbid the view.
-/// Parts of chunks at the ends of a view do not count, so new memory adds to these bytes wherever it lies.
+/// all chunks for whose copies there is room. Returns 0 if no chunk may be split, or if the bounds might forbid the
+/// view. Parts of chunks at the ends of a view do not count, so new memory adds to these bytes wherever it lies.
 fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     let Present { heap, config, splits, .. } = *present;
     if !splits || pool.is_small() || heap.private().capturing() {

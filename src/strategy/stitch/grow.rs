@@ -85,7 +85,7 @@ impl Growth {
         Ok(())
     }
 
-    /// Gives home one more range of addresses if no gap holds the missing bytes. If all gaps together hold these bytes,
+    /// Gives home one more range of addresses if no gap has room for the missing bytes. If all gaps together have room,
     /// a view can join memory in the gaps; but the view takes as many addresses as a new range for the whole request.
     fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
@@ -93,7 +93,8 @@ impl Growth {
         if suffices && missing < self.request {
             return Ok(false);
         }
-        // Memory for a whole request needs a gap of its size: at a bound on views nothing else serves the request.
+        // If a whole request is missing, one gap must have its size: at a bound on views, only memory in one piece
+        // serves it.
         let times = if missing < self.request { HOME_MULTIPLE } else { 2 * HOME_MULTIPLE };
         grow_home(context, times, missing, !suffices)
     }
@@ -132,7 +133,7 @@ fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> 
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;
     let before = |id: &BlockId| heap.block(*id).prev;
-    // A slab may have been cut from the end of the block before.
+    // The block before may be a slab of the pool, cut from large memory, so the large pools are compared.
     let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool.large() == pool;
     let nobodys = |id: &BlockId| heap.block(before(id)).pool == heap.idle();
     let behind = gaps().find(|id| fits(id) && own(id)).or_else(|| gaps().find(|id| fits(id) && nobodys(id)));
@@ -156,7 +157,7 @@ fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
 
 /// Gives back chunks that were added for a request which then failed. No work has used them.
 pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]) {
-    // A chunk that is still mapped elsewhere could not be released.
+    // A chunk that is still mapped elsewhere could not be released, so earlier failed calls are undone first.
     if added.is_empty() || context.retry_rollback().is_err() {
         return;
     }

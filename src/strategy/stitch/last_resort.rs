@@ -2,7 +2,8 @@
 //!
 //! Owns: these steps and their order. Memory that the request cannot use where it lies is given back to the driver, and
 //! home grows by as much. Such memory is free chunks of streams that share no memory, or free chunks that no view may
-//! join because views are at a bound. In between, chunks that are partly in use are split, if the program allows it.
+//! join because views are at a bound. Between these steps, chunks that are partly in use are split, if the program
+//! allows it.
 
 use super::release::ReleasableChunks;
 use super::split::split;
@@ -134,8 +135,8 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` with them.
-    /// Gives back no memory if this would not suffice.
+    /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` in
+    /// exchange. Gives back no memory if this would not be enough to grow by `bytes`.
     fn replace(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -146,7 +147,7 @@ impl Stitch {
         let bytes = bytes.next_multiple_of(GRANULE);
         // First just enough memory is given back. If the driver still refuses, everything is given back.
         for all in [false, true] {
-            // A chunk that is still mapped elsewhere could not be released.
+            // A chunk that is still mapped elsewhere could not be released, so earlier failed calls are undone first.
             context.retry_rollback()?;
             // The reserve for splits stays free, so memory grows by as much as is given back.
             let room = context.room().saturating_sub(self.split_reserve(context));

@@ -1,6 +1,6 @@
 //! The steps on a miss.
 //!
-//! Owns: the order of the steps of cheap means, and the undoing of a step that fails. `serve.rs` runs them.
+//! Owns: the order of the steps for `Means::Cheap`, and the undoing of a step that fails. `serve.rs` runs the steps.
 
 use super::at_home::{fit_rules_of, run_at_home};
 use super::choose;
@@ -32,7 +32,7 @@ const EXACT_WAITS: u32 = 4;
 const SPLIT_RESERVE: u64 = 20 << 20;
 
 impl Stitch {
-    /// Runs the steps of cheap means.
+    /// Runs the steps for `Means::Cheap`.
     pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         reserve_home(context, HOME_MULTIPLE, request.size)?;
         self.attempt(context, request, |stitch, context| match request.class {
@@ -92,11 +92,11 @@ impl Stitch {
     /// Serves a large request from free memory, from freed memory that the GPU may still use (after waits on the GPU),
     /// and from new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        // Gathering comes before views, since memory that merges needs no view. An event costs a hundredth of a
-        // mapping.
+        // Passed memory is made idle before views are built, since memory that merges needs no view. An event for this
+        // costs a hundredth of a mapping.
         context.gather(request)?;
-        // Views take slabs only after memory that needs waits: a small request waits for no other stream, so it would
-        // need a new slab.
+        // Views take free slabs only after memory that needs waits: a small request waits for no other stream, so
+        // without a free slab it would need a new one.
         self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
@@ -157,10 +157,11 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many
-    /// bytes.
+    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many bytes
+    /// as the growth.
     fn keep_split_reserve(&mut self, context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<()> {
-        // If fewer bytes are free, no split gains enough, and the driver need not be asked for its room.
+        // If fewer bytes are free, no split gains enough, and the driver need not be asked for the device's free
+        // memory.
         let may_gain = self.has_host_memory != Some(true) && context.heap().not_allocated() >= bytes;
         let is_short = |room| room < bytes.saturating_add(SPLIT_RESERVE);
         if !may_gain || !self.may_reserve(context) || !context.known_room().is_some_and(is_short) {
@@ -183,8 +184,8 @@ impl Stitch {
         context.may_exchange() && !self.spends_reserve
     }
 
-    /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the missing
-    /// bytes if free memory does not suffice.
+    /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the number of
+    /// missing bytes if free memory is too little.
     pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
@@ -233,8 +234,8 @@ impl Stitch {
         build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
-    /// Makes room for a view within the bounds by dropping views that were unused longest. If the room does not
-    /// suffice, notes the view as refused.
+    /// Makes room for a view within the bounds by dropping views that were unused longest. If there is still too little
+    /// room, notes the view as refused.
     fn make_room_for(&mut self, context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<()> {
         if plan.fits(context.heap(), context.config) {
             return Ok(());
@@ -248,8 +249,8 @@ impl Stitch {
     }
 }
 
-/// Takes a block of a view that served the same plan before, or of another view that fits, if the view is free for the
-/// request; `None` otherwise.
+/// Takes a block of a view that served the same choice of ranges (`plan`) before, or of another view that fits. Returns
+/// `None` if no such view is free for the request.
 pub(super) fn reuse_view(
     context: &mut StrategyContext<'_>,
     plan: PlanHash,

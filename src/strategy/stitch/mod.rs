@@ -71,7 +71,7 @@ pub(crate) struct Stitch {
     remembered: Remembered,
     /// Whether a growth may take the room that is reserved for splitting chunks (`SPLIT_RESERVE`).
     spends_reserve: bool,
-    /// Whether chunks can be split through host memory, so that no room is reserved. `None` until this matters.
+    /// Whether chunks can be split through host memory, so that no room is reserved. `None` until this was tried.
     has_host_memory: Option<bool>,
     /// The work for which the request may wait on the GPU.
     until: Until,

@@ -6,8 +6,8 @@
 //! again.
 //!
 //! ```text
-//! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
-//!        ^^^^^^^                  a request for six: the stream waits for b's event and takes these; no view over a, a
+//! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; freed on another, in an ended epoch: b; live: Y
+//!        ^^^^^^^                  a request for six waits for b's event and takes these; no view over the two a's
 //! ```
 
 use super::at_home::at_home;
@@ -20,8 +20,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::most_of_a_range;
 
-/// The most views that are searched. With a limit of 100, the server `serve-4t` built a fifth more views
-/// (docs/decisions/0042).
+/// The most views that are searched for one request. With a limit of 100, the workload `serve-4t` built a fifth more
+/// views (docs/decisions/0042).
 const MAX_VIEWS: usize = 300;
 
 /// Takes a block that includes free memory of other streams, after waits on the GPU for events recorded up to operation
@@ -41,8 +41,8 @@ pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: 
     context.reuse_view(window, request, None).map(Some)
 }
 
-/// Returns the contiguous range at home for which the stream waits for the oldest event; of equal ranges, the smallest.
-/// `None` if there is none.
+/// Of the contiguous ranges at home that are large enough, returns the one whose awaited event is the oldest; of
+/// equals, the smallest. `None` if there is none.
 fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Span>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;
@@ -77,8 +77,8 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     Ok(best.map(|(_, whole, start)| Span::new(start, whole.min(most_of_a_range(size)))))
 }
 
-/// Returns the place in a view for which the stream waits for the oldest event; of equal places, the place in the
-/// smallest view. `None` if there is none.
+/// Of the places in views that are large enough, returns the one whose awaited event is the oldest; of equals, the one
+/// in the smallest view. `None` if there is none.
 fn window(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Window>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;

@@ -15,7 +15,7 @@ pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
 /// The views over a chunk.
 #[derive(Default)]
 struct ViewsOver {
-    /// The tick of the last use of any of the views.
+    /// The number of uses of all views (`View::tick`) when one of these views was last used, plus 1; 0 without views.
     tick: u64,
     /// Whether the GPU may still use one of the views.
     busy: bool,
@@ -34,7 +34,7 @@ impl ReleasableChunks {
                 over.try_reserve(1)?;
                 let over = over.entry(*chunk).or_default();
                 over.busy |= busy;
-                // A chunk without views has tick 0.
+                // Tick 0 is for chunks without views.
                 over.tick = over.tick.max(view.tick + 1);
             }
         }
@@ -63,7 +63,7 @@ impl ReleasableChunks {
         self.0.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Gives back chunks of at least `bytes` bytes together, or all chunks.
+    /// Gives back chunks of at least `bytes` bytes together, or all chunks if they have fewer bytes.
     pub(super) fn release(self, context: &mut StrategyContext<'_>, bytes: u64) -> Result<()> {
         let sizes = self.0.iter().map(|(_, chunk)| chunk.size).try_to_vec()?;
         let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;

@@ -13,7 +13,7 @@ const SLOTS: usize = 1024;
 /// The result of a search for free memory, if no single range at home served the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The ranges of this plan. A view over these ranges may or may not exist.
+    /// The ranges with this hash. A view over these ranges may or may not exist.
     View(PlanHash),
     /// The number of missing bytes.
     Missing(u64),
@@ -24,7 +24,7 @@ pub(super) enum Choice {
 pub(super) struct Key(u64);
 
 impl Key {
-    /// Returns the key of a request for large memory with the present free memory. Takes no walk.
+    /// Returns the key of a request for large memory with the present free memory. Needs no walk over the free ranges.
     pub(super) fn of(heap: &Heap, request: &Request, spares_slabs: bool) -> Self {
         let free = heap.fingerprint(request.pool).with(request.size);
         Self(if spares_slabs { free.with(1) } else { free }.number())

@@ -86,7 +86,7 @@ impl Stitch {
         self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
     }
 
-    /// Runs the steps of cheap means: first without a wait for work of the present round, then with any wait.
+    /// Runs the steps for `Means::Cheap`: first without a wait for work of the present round, then with any wait.
     fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.sharing != StreamSharing::Wait {
             return self.miss(context, request);
@@ -99,7 +99,8 @@ impl Stitch {
         }
     }
 
-    /// Serves the request from free memory without a new view, so that later requests find more memory in one piece.
+    /// Serves the request from free memory without a new view. A new view is built only after a longer wait for memory
+    /// in one piece.
     fn serve_as_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small || request.extends.is_some() {
             return self.miss(context, request);

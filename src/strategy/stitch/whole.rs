@@ -14,8 +14,9 @@ use std::cmp::Reverse;
 pub(super) type Whole = std::result::Result<Vec<(ChunkId, Chunk)>, u64>;
 
 /// Returns free chunks with `size` bytes together, without the chunks in `except`, the largest first. If no chunks
-/// reach the size exactly, the last one is the smallest that suffices. The last one is no larger than the chunks by
-/// which memory grows, so that the excess beyond `size` stays small. All chunks together have at most `room` bytes.
+/// reach the size exactly, the last one is the smallest that has the missing bytes. The last one is no larger than the
+/// chunks by which memory grows, so that the excess beyond `size` stays small. All chunks together have at most `room`
+/// bytes.
 pub(super) fn whole_chunks(heap: &Heap, request: &Request, size: u64, room: u64, except: &[ChunkId]) -> Result<Whole> {
     if size == 0 {
         return Ok(Ok(Vec::new()));

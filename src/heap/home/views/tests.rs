@@ -1,4 +1,4 @@
-//! Views as a table, without a heap.
+//! Tests of the table of views, without a heap.
 
 use super::*;
 
@@ -118,7 +118,7 @@ fn plans_are_forgotten_only_where_there_are_too_many() {
     }
     let known = |views: &Views, plan| views.candidates(PlanHash(plan), 100).next();
     assert_eq!((known(&views, 1), known(&views, most)), (Some(kept), Some(gone)));
-    // The entries of the removed view leave enough room.
+    // Dropping the entries of the removed view makes enough room, so the other entries stay.
     views.remove(gone);
     views.remember(PlanHash(most + 1), kept);
     assert_eq!([1, few, most + 1].map(|plan| known(&views, plan)), [Some(kept); 3]);

@@ -1,5 +1,5 @@
-//! Strategy `buddy`: the buddy system. The size of a block is a power of two. A block is halved until it fits, and
-//! merged with its other half once that half is free.
+//! Strategy `buddy`: the buddy system. The size of a block is a power of two. A free block is halved as long as the
+//! halves are large enough for the request. Two halves of a block merge once both are free.
 //!
 //! The strategy follows the third allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16, "Third
 //! Approach"), after Knuth, The Art of Computer Programming, volume 1, section 2.5: one tree of 4 GiB with leaves of 1

@@ -6,8 +6,8 @@
 //! Blocks are never split or merged.
 //!
 //! The strategy differs in three points. A request takes the free block with the lowest address, not the block freed
-//! last. The rests of all buffers serve, not only the rest of the last buffer. A buffer without live blocks can be
-//! given back to the driver, or be cut again.
+//! last. The unused bytes of all buffers serve requests, not only those of the last buffer. A buffer without live
+//! blocks can be given back to the driver, or be cut again.
 
 use super::halved;
 use crate::backing::{Served, StrategyContext, malloc_largest};

@@ -9,8 +9,9 @@
 //! | tiny | TinyTorch's allocator: PyTorch's rules without PyTorch's options |
 //!
 //! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its
-//! own, so memory is reused only in the order of its own stream. A shortage gives free memory back and tries again
-//! (`malloc_fallback.rs`). If the device has no room for a whole buffer, tree or slab, a smaller one is taken.
+//! own, so memory is reused only in the order of its own stream. If memory is short, free memory is given back and the
+//! driver is asked again (`malloc_fallback.rs`). If the device has no room for a whole buffer, tree or slab, a smaller
+//! one is taken.
 
 mod buddy;
 mod exact;

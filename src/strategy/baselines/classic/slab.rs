@@ -19,7 +19,7 @@ use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
-/// The most objects of a slab that are cut at once. A slab of the smallest objects has 4,096 objects.
+/// The most objects of a slab that are cut in one step. A slab of the smallest objects has 4,096 objects.
 const AT_ONCE: u64 = 64;
 /// The largest part (1/n) of a slab that may be unused.
 const LEFT_OVER: u64 = 8;

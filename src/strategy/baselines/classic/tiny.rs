@@ -3,10 +3,10 @@
 //! The rules are those of `TinyTorch/Allocator.cpp` (keith2018/TinyTorch, 1572420). Sizes are multiples of 512 bytes
 //! (`roundSize`). There is a pool of small blocks up to 1 MiB and a pool of large blocks (`getPool`). A segment has 2
 //! MiB for small requests, 20 MiB for large requests below 10 MiB, and a multiple of 2 MiB for others
-//! (`getAllocationSize`). A request takes the best fit (`getFreeBlock`). A rest of at least 512 bytes in the small
-//! pool, or of more than 1 MiB in the large pool, becomes a block (`shouldSplit`). A freed block merges with both
-//! neighbours (`tryMergeBlocks`). If no segment can be had, all wholly free segments are released, and the driver is
-//! asked once more (`mallocImpl`, `releaseCachedBlocks`).
+//! (`getAllocationSize`). A request takes the best fit (`getFreeBlock`). The bytes that a request leaves of a block
+//! become a free block if they are at least 512 bytes in the small pool, or more than 1 MiB in the large pool
+//! (`shouldSplit`). A freed block merges with both neighbours (`tryMergeBlocks`). If no segment can be had, all wholly
+//! free segments are released, and the driver is asked once more (`mallocImpl`, `releaseCachedBlocks`).
 //!
 //! The strategy has none of PyTorch's options. Until memory is short, it makes the same choices as `caching` with
 //! default options.

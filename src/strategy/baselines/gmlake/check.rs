@@ -1,4 +1,4 @@
-//! The invariants of primitive and stitched blocks, in addition to those of every heap.
+//! The invariants of primitive blocks (pBlocks) and stitched blocks (sBlocks), in addition to those of every heap.
 
 use super::pblock::CHUNK;
 use crate::heap::{Heap, Kind, State, View};
@@ -36,7 +36,7 @@ pub(crate) fn check(heap: &Heap) -> Result<(), String> {
 /// Returns the rule that an sBlock breaks, if any.
 fn broken(heap: &Heap, view: &View) -> Option<&'static str> {
     if view.chunks.is_empty() {
-        // A view without mappings only has addresses that remain to be given back.
+        // A view without mappings has only addresses, which are yet to be given back.
         return (view.users > 0).then_some("is used but maps nothing");
     }
     let mut chunks = view.chunks.clone();

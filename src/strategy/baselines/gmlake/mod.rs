@@ -1,7 +1,8 @@
 //! Strategy `gmlake`: GMLake's own algorithm (ASPLOS 2024), for comparison.
 //!
-//! Owns: the five states of GMLake's BestFit, and the steps when memory is short. Memory comes in primitive blocks of
-//! uniform 2 MiB chunks. A stitched block maps the chunks of several primitive blocks once more, into one range.
+//! Owns: the five states of GMLake's BestFit, and the steps when memory is short. Memory comes in primitive blocks
+//! (pBlocks) of uniform 2 MiB chunks. A stitched block (sBlock) maps the chunks of several pBlocks once more, into one
+//! range.
 //!
 //! ```text
 //! pBlocks  |1.1.1.|    |2X2X|    |3.3.3.3.3X|      chunks of three allocations; X in use, dots free
@@ -23,7 +24,7 @@
 //! stitch: `max_view_mappings` and the other bounds on views apply to `stitch` only. Requests of up to 1 MiB are served
 //! from segments of 2 MiB by `malloc`, as in PyTorch's native allocator. Blocks serve their own stream only.
 //!
-//! The release has these rules, in GMLake/src/CUDACachingAllocator.cpp of
+//! The authors' released code has these rules, in GMLake/src/CUDACachingAllocator.cpp of
 //! github.com/intelligent-machine-learning/glake at commit 0274a9c:
 //!
 //! | lines | rule |
@@ -36,9 +37,9 @@
 //! | 2892 to 2918, 2611 | if the driver refuses a stitch, inactive sBlocks are dropped: 4 times the request's size, then 16 times, then all; after each drop the stitch is tried again |
 //! | 3152 to 3188 | the same if the driver refuses a new pBlock although the device has the memory |
 //!
-//! If the paper and its release differ, or the release has an error, the strategy follows the rule that helps GMLake.
-//! docs/decisions/0023-gmlake-differences.md lists these points. pBlocks lie at home and sBlocks are views, so tables,
-//! accounting and checks are those of the strategy `stitch`. The algorithm of `stitch` is not used.
+//! If the paper and the released code differ, or the code has an error, the strategy follows the rule that helps
+//! GMLake. docs/decisions/0023-gmlake-differences.md lists these points. pBlocks lie at home and sBlocks are views, so
+//! tables, accounting and checks are those of the strategy `stitch`. The algorithm of `stitch` is not used.
 
 mod check;
 mod pblock;

@@ -1,7 +1,8 @@
-//! Creates, splits and gives back primitive blocks.
+//! Creates, splits and gives back primitive blocks (pBlocks).
 //!
 //! Owns: the places of pBlocks, and the choice of the pBlocks that can be given back. Each allocation of chunks lies
-//! apart from the others. An allocation merges with no other, only with parts split off it, as in the release.
+//! apart from the others. An allocation merges with no other, only with parts split off it, as in GMLake's released
+//! code.
 
 use crate::backing::{
     ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, grow_home, release_chunks, reserve_home,
@@ -13,7 +14,7 @@ use crate::ids::{BlockId, ChunkId, PoolIndex, ViewId};
 use crate::span::Span;
 use std::cmp::Reverse;
 
-/// The size of every chunk in bytes (the release's `granularitySize`).
+/// The size of every chunk in bytes (`granularitySize` of GMLake's released code).
 pub(super) const CHUNK: u64 = GRANULE;
 
 /// The addresses for pBlocks, as a multiple of the device's memory. At worst, each chunk is a pBlock with a gap of the
@@ -23,12 +24,12 @@ const HOME_MULTIPLE: u64 = 4;
 /// Creates a free pBlock of new chunks and adds it to the free index. On an error, the heap is unchanged.
 pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Served {
     context.retry_rollback()?;
-    // If the device has fewer bytes, the driver would refuse only the last chunk.
+    // More bytes than the device has are refused here, since the driver would refuse only the last chunk.
     let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.total_memory());
     if context.heap().reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    // The space of one chunk stays free on either side.
+    // Addresses of one chunk stay without memory on either side.
     let space = size.saturating_add(2 * CHUNK);
     reserve_home(context, HOME_MULTIPLE, space)?;
     let found = match place(context.heap(), space) {
@@ -46,12 +47,13 @@ fn place(heap: &Heap, space: u64) -> Option<(BlockId, u64)> {
     heap.pool(heap.idle()).unmapped.iter().find(fits).map(|(address, id)| (*id, address + CHUNK))
 }
 
-/// Takes a pBlock with the first `size` bytes of a free pBlock out of the index. The rest becomes a free pBlock.
+/// Splits a free pBlock after `size` bytes. Returns the first part, which is in no index. The second part is a free
+/// pBlock.
 pub(super) fn split(context: &mut StrategyContext<'_>, id: BlockId, size: u64) -> Result<BlockId> {
     context.carve(id, Span::new(context.heap().block(id).address, size))
 }
 
-/// Gives back free pBlocks and the unused sBlocks over them. Every stream must have passed them.
+/// Gives back free pBlocks and the unused sBlocks over them. Every stream must have passed all of these blocks.
 pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Result<()> {
     let going = marked(ids.iter().flat_map(|id| chunks(context.heap(), *id)).map(|(id, _)| id))?;
     views_over(context.heap(), &going)?.into_iter().try_for_each(|view| drop_view(context, view))?;

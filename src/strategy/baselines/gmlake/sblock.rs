@@ -1,7 +1,7 @@
-//! Finds stitched blocks again, chooses them, and drops them by least recent use.
+//! Stitched blocks (sBlocks): which one a request uses again, what a new one is made of, and which are dropped first.
 //!
 //! Owns: the choice of the pBlocks to stitch, the rule when an sBlock is inactive, and the dropping of sBlocks. An
-//! sBlock is a view of whole chunks. One block at a time uses it, from its head.
+//! sBlock is a view of whole chunks. One live block at a time uses an sBlock, from its start.
 
 use crate::backing::{Miss, Served, StrategyContext, drop_view};
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::span::Span;
 use std::ops::RangeInclusive;
 
 /// The bytes of sBlocks to drop at each refusal of the driver, as multiples of the request. The factors are those of
-/// the release; the last factor drops everything (CUDACachingAllocator.cpp:2611).
+/// GMLake's released code; the last factor drops everything (CUDACachingAllocator.cpp:2611).
 const DROPPED: [u64; 3] = [4, 16, u64::MAX];
 
 /// The parts of free pBlocks that are to be stitched.

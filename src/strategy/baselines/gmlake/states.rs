@@ -18,7 +18,8 @@ use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 use crate::strategy::malloc_like::MallocLike;
 
-/// The points at which the release tries to stitch. `defragLevel` skips the first points.
+/// The points of a request at which GMLake's released code tries to stitch, in order. `defragLevel` is the number of
+/// points that are skipped.
 #[derive(Clone, Copy)]
 enum Attempt {
     /// Before any memory is created.
@@ -59,7 +60,7 @@ impl MallocLike for SmallBlocks {
 }
 
 impl Strategy for GmLake {
-    /// The rules accept exact matches only. A block that is larger by a chunk or more is left to the states.
+    /// The rules accept exact matches only. A block that is larger by a chunk or more is left to the five states.
     fn rules(&self, _config: &Config) -> Rules {
         Rules::streams_apart(FIT, FreeUsedBy::Epoch)
     }
@@ -183,7 +184,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     if let Some(smallest) = smallest {
         return pblock::split(context, smallest, size).map(Some);
     }
-    // The product is a float, as in the release. Beyond 64 bits it saturates.
+    // The product is a float, as in GMLake's released code. Beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
     match sblock::inactive(context.heap(), size..=most, pool) {
         Some(view) => sblock::reuse(context, view, request).map(Some),
@@ -192,8 +193,8 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
 }
 
 /// Tries states 3 and 4 for requests that may be stitched. Returns `None` if the request may not be stitched, if there
-/// is no free memory to stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and
-/// `autoGC` afterwards.
+/// is no free memory to stitch, or if the driver makes no more mappings. As in GMLake's released code, stitching comes
+/// first, and `autoGC` afterwards.
 fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt) -> MissResult<Option<BlockId>> {
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);

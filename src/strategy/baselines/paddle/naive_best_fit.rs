@@ -15,11 +15,11 @@
 //!
 //! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream. Paddle's `thread_local`
 //! has one such allocator for each thread (`thread_local_allocator.cc`), so that threads need no lock. Requests of an
-//! `Allocator` name a stream and no thread, and memory may not pass between streams unasked. So both strategies have
-//! one allocator for each stream here. A program with one stream for each thread gets Paddle's `thread_local`. For a
-//! program with a single thread the two strategies are equal, as in Paddle. A `Facade` of `seamalloc-layers` gives each
-//! thread an allocator. A chunk has whole pages of 2 MiB; if the device has no room for a chunk of this size, the chunk
-//! is as large as the request.
+//! `Allocator` name a stream and no thread, and no stream may get memory that another stream may still use. So both
+//! strategies have one allocator for each stream here. A program with one stream for each thread gets Paddle's
+//! `thread_local`. For a program with a single thread the two strategies are equal, as in Paddle. A `Facade` of
+//! `seamalloc-layers` gives each thread an allocator. A chunk has whole pages of 2 MiB; if the device has no room for a
+//! chunk of this size, the chunk is as large as the request.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;

@@ -106,7 +106,7 @@ fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<O
 }
 
 /// Returns whole handles in free blocks of a pool, in the segment of `room`. The handles at the lowest addresses come
-/// first, and their total is `size` bytes. Returns `None` if the segment has fewer.
+/// first, and their total is `size` bytes. Returns `None` if the segment has too few such handles.
 fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Option<Vec<Units>>> {
     let mut free = heap.free_blocks(pool)?;
     free.retain(|id| heap.block(*id).segment == heap.block(room).segment);
@@ -115,7 +115,7 @@ fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Opt
     let mut missing = size;
     for units in free.into_iter().filter_map(|id| whole_units(heap, id)) {
         let wanted = (missing / units.unit).min(units.end - units.first);
-        // A handle that is released and could not be unmapped cannot be mapped again.
+        // A handle that was released although it could not be unmapped cannot be mapped again.
         let segment = heap.block(units.block).segment;
         let is_whole = |slot: u64| heap.unit_handle(segment, slot).is_some();
         if wanted > 0 && (units.first..units.first + wanted).all(is_whole) {
@@ -126,7 +126,7 @@ fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Opt
     Ok((missing == 0).then_some(found))
 }
 
-/// Returns the last unmapped block of a pool with at least `size` bytes.
+/// Returns the unmapped block of a pool at the highest address with at least `size` bytes.
 fn tail(heap: &Heap, pool: PoolIndex, size: u64) -> Option<BlockId> {
     let unmapped = heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
     unmapped.rev().find(|id| heap.block(*id).size >= size)
