@@ -6,7 +6,8 @@
 //! Pinned        runs of live bytes ==copies==> page-locked memory, kept until the pool wakes
 //! Host, File    runs of live bytes ==copies==> [stage | stage] --threads, or calls of the system--> memory, or a file
 //! ```
-//! Of two halves of the stage, one is emptied while the other fills. The driver's own stream makes all copies in order.
+//! The stage is page-locked memory in two halves: one half is emptied while the other fills. The driver's own stream
+//! makes all copies in order.
 
 use super::context::StrategyContext;
 use super::host_stock::give_all_back;
@@ -19,8 +20,8 @@ use crate::span::Span;
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes of each half of the stage: 1.2 ms on a link of 55 GB/s, long compared with a wait or the start of threads.
-/// The size is a multiple of the parts that `heap/home/saved.rs` keeps.
+/// The bytes of each half of the stage. On a link of 55 GB/s the copy of a half takes 1.2 ms, long compared with a wait
+/// or the start of threads. The size is a multiple of the parts that `heap/home/saved.rs` keeps.
 const STAGE: u64 = 64 * MIB;
 
 /// The bytes that are page-locked at a time for a backup. Copies fill one such buffer while the next one is locked.

@@ -1,4 +1,4 @@
-//! Verbs and steps that only the strategies of `strategy/baselines` need.
+//! Changes to the heap, and steps with driver calls, that only the strategies of `strategy/baselines` need.
 //!
 //! Owns: how units move within their segment, and the search for the largest segment that the driver gives.
 
@@ -41,8 +41,8 @@ impl StrategyContext<'_> {
     }
 }
 
-/// Allocates a segment of the first size that the limits allow and the driver gives. The sizes are falling. Returns the
-/// segment's block, which is in no index.
+/// Allocates a segment of the first size that the limits allow and the driver gives. `sizes` are in falling order.
+/// Returns the segment's block, which is in no index.
 pub(crate) fn malloc_largest(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -82,7 +82,7 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for the pieces split off if a unit cannot be unmapped, and for the progress in each source.
+    // Room for the pieces split off if a unit cannot be unmapped, and for the number of units unmapped in each source.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
     let mut mapping = context.map(mapping)?;

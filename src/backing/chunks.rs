@@ -82,7 +82,8 @@ pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> Result<
     Ok(())
 }
 
-/// Returns the bare chunks of a range of home in runs of neighbours. Each run has the mapping that is to be made.
+/// Returns the bare chunks of a range of home in runs of neighbours. Each run comes with the mapping that is to be
+/// made.
 fn bare_runs(home: &ChunkMap, span: Span) -> Grown<Vec<(Mapping, Vec<Chunk>)>> {
     let mut runs: Vec<(Mapping, Vec<Chunk>)> = Vec::new();
     let mut at = span.start;

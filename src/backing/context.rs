@@ -32,8 +32,11 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
-    /// Whether a split needed a gate or host memory that could not be had. No chunk is split for this request any more.
+    /// Whether a split needed a gate or host memory that could not be had. If so, no chunk is split for this request
+    /// any more.
     pub(super) no_splits: bool,
+    /// The nanoseconds that the last gate of this step took to close, and at most the patience of the longest try.
+    pub(super) gate_took_ns: u64,
 }
 
 /// The tables that a step may change.
@@ -65,7 +68,7 @@ impl<'a> AllocatorContext<'a> {
         exchanges: Exchanges,
         spill: Option<Spill<'a>>,
     ) -> Self {
-        let (no_addresses, no_splits) = (false, false);
+        let (no_addresses, no_splits, gate_took_ns) = (false, false, 0);
         Self(StrategyContext {
             heap,
             streams,
@@ -77,6 +80,7 @@ impl<'a> AllocatorContext<'a> {
             spill,
             no_addresses,
             no_splits,
+            gate_took_ns,
         })
     }
 
@@ -136,10 +140,10 @@ pub(crate) struct Spill<'a> {
 /// The reason why no memory was found for a request.
 #[derive(Debug)]
 pub(crate) enum Miss {
-    /// Too little memory was found, after all means were tried.
+    /// Too little memory was found by the means that were allowed.
     OutOfMemory {
-        /// The usage of all views with the refused view, after every view that could be dropped was dropped. `None` if
-        /// the bounds on views refused no view.
+        /// If the bounds on views refused a view: the usage that all views would have had with that view, if every view
+        /// that can be dropped were dropped.
         refused: Option<ViewUsage>,
     },
     /// Another error occurred.
@@ -356,8 +360,8 @@ impl StrategyContext<'_> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }
 
-    /// Notes the request's wait for work of its own round. A warning is logged later if the wait stays pending
-    /// (`streams/new_waits.rs`).
+    /// Notes the request's wait for recent work (work of the present round). A warning is logged later if the wait
+    /// stays pending (`streams/new_waits.rs`).
     pub(crate) fn note_new_wait(&mut self, request: &Request) {
         let (at, awaited) = self.heap.journal_mut().take_newest_wait();
         if at == 0 || !self.streams.rounds.is_new(at) {

@@ -1,7 +1,8 @@
 //! The driver's pool of stream-ordered memory: its allocations, and its frees in the order of streams.
 //!
-//! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted in the heap before a
-//! failed call could lose the block. If the pool's size cannot be read, the last size that was read stays in use.
+//! Owns: the pool, and the stream on which frees of several streams are joined. Memory that cannot be given back after
+//! a failed call is noted in the heap as a free block, so that it is not lost. If the pool's size cannot be read, the
+//! last size that was read stays in use.
 
 use super::context::{Served, StrategyContext};
 use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
@@ -29,8 +30,8 @@ pub(crate) struct DriverPool {
 impl DriverPool {
     /// Allocates a segment of one block for a pool of the heap. The block is in no index.
     ///
-    /// A stream that is being captured gets memory that no graph owns: the memory is allocated on the stream for frees,
-    /// and the CPU waits for the stream for frees.
+    /// A stream that is being captured gets memory that no graph owns: the memory is allocated on the stream that joins
+    /// frees, and the CPU waits for that stream.
     pub(crate) fn malloc(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
         let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
@@ -68,7 +69,8 @@ impl DriverPool {
         self.read_held(context);
     }
 
-    /// Makes the driver calls of an allocation in a mode of the thread that leaves captures valid.
+    /// Makes the driver calls of an allocation. During a capture, the calls are made in the thread's relaxed capture
+    /// mode, which leaves captures valid.
     fn undisturbed<T>(
         context: &StrategyContext<'_>,
         captured: bool,
@@ -157,7 +159,7 @@ impl DriverPool {
         let is_live = !passed && !external && {
             match context.on_streams().1.stream_state(large)? {
                 StreamState::Live => true,
-                // The CPU has waited for the device.
+                // The stream was destroyed, and all its work is done.
                 StreamState::Ended => false,
                 StreamState::Captured => return Ok(None),
             }
@@ -209,7 +211,8 @@ impl DriverPool {
         Ok(trimmed?)
     }
 
-    /// Destroys the pool and the stream for frees when the allocator ends. Live allocations of the pool stay valid.
+    /// Destroys the pool and the stream that joins frees when the allocator ends. Live allocations of the pool stay
+    /// valid.
     ///
     /// # Errors
     /// The driver refused to destroy the pool or the stream. A later call tries again.

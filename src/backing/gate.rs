@@ -12,15 +12,16 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the CPU waits for held streams and for copies in each try to close the gate, in nanoseconds, plus 1 ns for
-/// each `BYTES_PER_NS` bytes to copy. A kernel on each stream makes the gate. If another thread launches work between
-/// two of these kernels, the gate never closes, so the first tries are short. A program whose threads run ahead has
-/// given its streams work for many milliseconds, so the later tries are long. No try is longer, because work that takes
-/// longer may wait for other ranks, which may wait for a held stream.
-const PATIENCE_NS: [u64; 5] = [5_000_000, 20_000_000, 200_000_000, 200_000_000, 200_000_000];
-/// The longest pause between two tries, in nanoseconds.
+/// How long the CPU waits for the streams in each try to close the gate, in nanoseconds. The streams that the gate has
+/// reached stand still meanwhile. A kernel on each stream makes the gate. If another thread launches work between two of
+/// these kernels, the gate may never close, so the first tries are short. A program whose threads run ahead has given
+/// its streams work for many milliseconds, so the later tries are long. No try is longer, because work that takes longer
+/// may wait for other ranks, which may wait for a held stream.
+const PATIENCE_NS: [u64; 7] = [2_000_000, 2_000_000, 2_000_000, 20_000_000, LONGEST_NS, LONGEST_NS, LONGEST_NS];
+const LONGEST_NS: u64 = 200_000_000;
+/// The longest pause between two tries: so many times the patience of the last try, and at most so many nanoseconds.
+const PAUSES: u64 = 4;
 const PAUSE_NS: u64 = 20_000_000;
-const BYTES_PER_NS: u64 = 8;
 
 /// A closed gate, which opens when it is dropped.
 pub(super) struct ClosedGate<'a>(&'a dyn Driver);
@@ -69,11 +70,14 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     }
     let (streams, on) = context.on_streams();
     let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
-    let copying = copies.iter().map(|copy| copy.size).sum::<u64>() / BYTES_PER_NS;
-    for patience in PATIENCE_NS.map(|patience| patience + copying) {
-        let begin = Instant::now();
+    // If an earlier gate of the request took longer, tries as short would only add to the time that streams stand still.
+    for patience in PATIENCE_NS.into_iter().filter(|patience| *patience >= context.gate_took_ns) {
+        let (begin, before) = (Instant::now(), driver.clock_ns());
         match driver.close_gate(&held, copies, patience) {
-            Ok(true) => return Ok(Some(ClosedGate(driver))),
+            Ok(true) => {
+                context.gate_took_ns = driver.clock_ns().saturating_sub(before).min(LONGEST_NS);
+                return Ok(Some(ClosedGate(driver)));
+            }
             Ok(false) => pause(begin.elapsed(), patience),
             // A stream was destroyed meanwhile, so no gate is closed.
             Err(error) if error.status.may_name_no_stream() => return Ok(None),
@@ -88,6 +92,6 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
 fn pause(took: Duration, patience_ns: u64) {
     if took >= Duration::from_nanos(patience_ns) {
         let random = RandomState::new().build_hasher().finish();
-        thread::sleep(Duration::from_nanos(random % PAUSE_NS));
+        thread::sleep(Duration::from_nanos(random % PAUSE_NS.min(PAUSES * patience_ns)));
     }
 }

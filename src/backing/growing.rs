@@ -58,13 +58,13 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<(
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns the chunks mapped after the parts of a view that can serve a request without being mapped again. If these
-/// chunks do not suffice, all later chunks are unmapped once the GPU has passed them. The CPU waits for the GPU if
-/// necessary.
+/// Returns those chunks mapped after the parts of a view that can serve a request where they are mapped. If these
+/// chunks have too few bytes for the request, all later chunks are unmapped once the GPU has passed them. The CPU waits
+/// for the GPU if necessary.
 ///
 /// # Errors
-/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks that
-/// were unmapped before a failed call stay unmapped.
+/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory that is to be unmapped.
+/// Chunks that were unmapped before a failed call stay unmapped.
 pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request) -> Result<Tail> {
     let view = request.extends;
     if context.heap.has_pending_parts(view) {
@@ -102,7 +102,7 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
         let view = context.heap.views().get(view);
         view.map_or((true, false), |view| (context.heap.has_passed(view), !view.pins.is_empty()))
     };
-    // Uses by private pools belong to no epoch.
+    // Uses by private pools belong to no epoch, so for a pinned view passed epochs are not enough.
     let (passed, pinned) = state(context);
     if passed && !pinned {
         return Ok(());
@@ -148,7 +148,7 @@ fn address_of(context: &StrategyContext<'_>, view: ViewId) -> u64 {
 }
 
 /// Maps chunks after the chunks of the view that the request extends, and hands out the next part. All new chunks are
-/// free for the request. The part consists of the kept chunks and the new chunks. Returns the part's block.
+/// free for the request. The part consists of the kept chunks of `tail` and the new chunks. Returns the part's block.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if the bounds or the device have no room for the mappings. Nothing has changed.

@@ -11,8 +11,8 @@ use crate::ids::BlockId;
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// The bytes of addresses without memory before and after the memory of a guarded block. An access farther away by a
-/// wrong index may reach other memory unnoticed.
+/// The bytes of addresses without memory before and after the memory of a guarded block. An access that a wrong index
+/// takes farther away may reach other memory unnoticed.
 pub(crate) const GUARD_RANGE: u64 = GRANULE;
 
 const NO_MEMORY: Error = Error::Internal("a guarded block without memory of its own");

@@ -14,7 +14,8 @@ use crate::span::Span;
 
 /// The unit of a range's size, in bytes.
 const UNIT: u64 = 64 * GRANULE;
-/// Each range has at least this part (1/n) of the device's memory, so that home has no more than some hundred ranges.
+/// Each range has at least as many bytes as this part (1/n) of the device's memory, so that home has no more than some
+/// hundred ranges.
 const LEAST_PART: u64 = 64;
 
 /// Reserves home, if home does not exist yet. Home gets `times` times as many bytes of addresses as the device has
@@ -48,7 +49,7 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
     let Some(home) = context.heap.home() else { return Ok(false) };
     let left = wanted(context, times).saturating_sub(home.addresses());
     let least = least_range(context, size);
-    // The driver has refused larger ranges than the last range.
+    // When the last range was reserved, the driver refused larger ranges.
     let last = home.ranges().last().map_or(left, |range| range.reserved.size);
     let mut range = if spare { left.min(last).max(least) } else { least };
     if least > left {

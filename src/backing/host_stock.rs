@@ -16,8 +16,8 @@ pub(super) fn create_on_host(context: &mut StrategyContext<'_>, size: u64) -> Dr
     if give_all_back(context) { context.driver.create_on_host(size) } else { Err(refused) }
 }
 
-/// Gives back all kept memory, because the host has refused more. Returns whether any memory was given back. A failure
-/// is logged.
+/// Gives back all kept memory, because the host has refused more page-locked memory. Returns whether any memory was
+/// given back. A failure is logged.
 pub(super) fn give_all_back(context: &mut StrategyContext<'_>) -> bool {
     let before = context.heap.host_stock().bytes() + context.heap.private().stock().cached();
     let released = release_host_stock(context).and_then(|_| release_backups(context));
@@ -41,8 +41,8 @@ pub(super) fn keep(context: &mut StrategyContext<'_>, size: u64, handle: Handle)
     keeps
 }
 
-/// Gives back the kept memory that exceeds the bound for `spilled` spilled bytes. After a failure, which is logged, the
-/// remaining memory stays.
+/// Gives back kept memory until the rest is within the bound, which depends on `spilled`, the bytes that are spilled.
+/// After a failure, which is logged, the remaining memory stays.
 pub(super) fn make_room(context: &mut StrategyContext<'_>, spilled: u64) {
     loop {
         let excess = context.heap.host_stock().excess(spilled);

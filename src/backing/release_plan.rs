@@ -10,8 +10,8 @@ use crate::heap::GRANULE;
 /// multiplied by this number of granules.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
-/// Returns the indices of pieces that add up to at least `bytes`. None of the chosen pieces could be left out. `sizes`
-/// is in order of preference. If all pieces together are too small, returns all of them.
+/// Returns the indices of pieces that add up to at least `bytes`. If any one of them were left out, the sum would be
+/// less than `bytes`. `sizes` is in order of preference. If all pieces together are too small, returns all of them.
 pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
@@ -52,10 +52,10 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
 
 /// Chooses, among the pieces smaller than `missing`, the set with the least sum that is at least `missing`. Returns the
 /// sum, the last piece of the set in the order of preference, and all pieces of the set. Among sets of equal sum, the
-/// set with the most preferred last piece is chosen. Returns `None` if no set suffices.
+/// set with the most preferred last piece is chosen. Returns `None` if no set reaches `missing`.
 fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Grown<Option<(u64, usize, Vec<usize>)>> {
     if missing > CHOSEN_EXACTLY {
-        // Every remaining piece is larger.
+        // Every remaining piece is larger than `missing`.
         return Ok(None);
     }
     let wanted = missing.div_ceil(GRANULE) as usize;

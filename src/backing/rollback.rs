@@ -55,7 +55,7 @@ impl PendingRollback {
         self.unrestored.is_empty()
     }
 
-    /// Keeps a mapping whose memory is still needed elsewhere. The mapping is undone later.
+    /// Keeps a mapping that cannot be undone now, and counts its memory as reserved. The mapping is undone later.
     pub(super) fn keep(&mut self, heap: &mut Heap, mapping: Mapping) {
         if let Some(account) = mapping.owned {
             heap.pending_rollback(account, mapping.held(), 0);

@@ -1,6 +1,6 @@
 //! Units of expandable segments: how they are mapped, unmapped and moved, and the addresses in which they lie.
 //!
-//! Owns: the driver calls for units, with the costs of PyTorch's calls (`ExpandableSegment` of
+//! Owns: the driver calls for units, which cost as much as PyTorch's calls (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike in PyTorch, a failed growth is undone.
 
 use super::context::{MissResult, Served, StrategyContext};
@@ -14,8 +14,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// The units of a segment that lie wholly inside a free block: the number of the first unit, and the end of the last
-/// unit.
+/// The units of a segment that lie wholly inside a free block: the number of the first unit, and the number that
+/// follows the last unit's.
 #[derive(Clone, Copy)]
 pub(crate) struct Units {
     pub(crate) block: BlockId,
@@ -81,8 +81,8 @@ pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: Po
     }
 }
 
-/// Creates and maps the units of all parts, or of none. Returns the free block that holds the last part; `None` without
-/// parts.
+/// Creates and maps the units of all parts, or of none. Returns the free block that holds the last part; `None` if
+/// `parts` is empty.
 pub(crate) fn map_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -146,8 +146,8 @@ pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Re
     let id = context.heap.block(block).segment;
     let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
     let mut slots = context.heap.reserve_parts(block, 1)?;
-    // PyTorch unmaps first. Releasing first keeps a unit whole, whichever call fails: the driver takes the memory of a
-    // released handle back with the handle's last mapping.
+    // PyTorch unmaps first. If the handle is released first, the unit stays mapped whichever call fails: the driver
+    // takes back the memory of a released handle only when its last mapping ends.
     let mut gone = 0;
     let result: Result<()> = (first..end).try_for_each(|slot| {
         if let Some(handle) = context.heap.unit_handle(id, slot) {

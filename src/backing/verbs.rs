@@ -1,4 +1,4 @@
-//! The verbs with which a strategy changes the heap without a driver call.
+//! The verbs: methods of the context with which a strategy changes the heap. Most make no driver call.
 //!
 //! Owns: no state. Each verb makes one change to the heap. The strategy itself only reads the heap.
 
@@ -10,7 +10,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 
 impl StrategyContext<'_> {
-    /// Takes the free block that fits the request best by these rules out of the free index, or returns `None`.
+    /// Takes out of the free index the block that fits the request best by these rules. Returns `None` if no block
+    /// fits.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> Option<BlockId> {
         self.heap.fit(request, rules).some()
     }
@@ -31,8 +32,8 @@ impl StrategyContext<'_> {
         self.heap.join_free_segments()
     }
 
-    /// Takes a block for the request from a run of free blocks that begins at `first`. Nothing but their pools keeps
-    /// the blocks of the run from merging.
+    /// Takes a block for the request from a run of neighbouring free blocks that begins at `first`. Only their
+    /// different pools keep these blocks from merging.
     pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
         let id = self.heap.join_run(first, request.pool, request.size)?;
         self.heap.take_free(id);

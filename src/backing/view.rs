@@ -87,8 +87,8 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
 }
 
 /// Drops views until the new view is within the bounds. Only views that no stream can still use are dropped, and views
-/// unused longest come first. If dropping all such views would not suffice, drops none and returns the usage that all
-/// views would have had.
+/// unused longest come first. If the drop of all such views were not enough, drops none and returns the usage that the
+/// other views would have had together with the new view.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
     make_room_for(context, plan.usage_with(ViewUsage::default()))
 }

@@ -21,17 +21,18 @@ pub struct GateCopy {
 /// [`DeviceProperties::stream_gates`](super::DeviceProperties::stream_gates) says whether a device has gates.
 ///
 /// On a GPU each stream gets a kernel of one thread, which marks that all earlier work of the stream is over, and then
-/// waits for the gate to open. Marks and waits must be one item of a stream, since another thread could launch work
-/// between two items. Measured on an H200: docs/measurements/2026-11-28-gate.
+/// waits for the gate to open. The mark and the wait must be one item of a stream, since another thread could launch
+/// work between two items. Measured on an H200: docs/measurements/2026-11-28-gate.
 pub trait StreamGate {
     /// Holds the named streams, the default stream, and thereby all streams that wait for the default stream. Then
-    /// makes the copies, once all earlier work of these streams is over. The CPU waits at most `patience_ns`
-    /// nanoseconds until every stream has been given the gate, and as long again for the earlier work of the streams.
+    /// makes the copies, once all earlier work of these streams is over. The CPU waits about
+    /// `patience_ns` nanoseconds until every stream has been given the gate, as long again for the earlier work of the
+    /// streams, and then for the copies.
     ///
     /// Returns whether the gate is closed and all bytes are copied. On `false` no stream is held, and the targets have
-    /// arbitrary contents: a stream had too much work or is being captured, another thread was in a call that waits for
-    /// the device, there were more streams than a device can hold, or another allocator has closed the gate of the
-    /// device.
+    /// arbitrary contents: a stream's earlier work took too long, a stream is being captured, another thread was in a
+    /// call that waits for the device, there were more streams than a device can hold, or another allocator has closed
+    /// the gate of the device.
     ///
     /// While the gate is closed, the thread that closed it may make only calls of
     /// [`VirtualMemory`](super::VirtualMemory): most other calls would wait for the held streams for ever.

@@ -11,7 +11,7 @@ use super::api::CudaApi;
 use super::context::PrimaryContext;
 use super::ffi::{CUdevice, MemAccessDesc};
 
-/// The access list of all mapped memory.
+/// The one list of devices that may use all mapped memory.
 #[derive(Debug)]
 pub(super) struct Access(pub(super) Mutex<AccessState>);
 
@@ -21,7 +21,8 @@ pub(super) struct AccessState {
     /// The device itself; then the CPU, if the memory belongs to the machine; then the peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
-    /// The ranges with access that are still mapped, start to end. No range crosses the end of a reservation.
+    /// The mapped ranges to which the devices of `list` have access: the end of each, by its start. No range crosses
+    /// the end of a reservation.
     pub(super) ranges: BTreeMap<u64, u64>,
 }
 

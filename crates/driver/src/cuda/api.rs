@@ -1,7 +1,8 @@
 //! libcuda's entry points, looked up at run time.
 //!
-//! Owns: the loaded library and its function pointers. The caller makes the right context current. An old driver lacks
-//! newer entry points, so each entry point is optional, and a call of a missing entry point is an error.
+//! Owns: the loaded library and its function pointers. The caller must make the device's context current before a call.
+//! An old driver lacks newer entry points, so each entry point is optional, and a call of a missing entry point is an
+//! error.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -176,9 +177,9 @@ entry_points! {
 /// The version of CUDA that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
-    /// 13 in 13.0.
+    /// The major version: 12 in 12.4.
     pub major: u32,
-    /// 0 in 13.0.
+    /// The minor version: 4 in 12.4.
     pub minor: u32,
 }
 
@@ -233,7 +234,7 @@ impl CudaApi {
         Err(CudaLoadError::NotFound { detail: answers.join("; ") })
     }
 
-    /// Makes an API of these functions, without a library.
+    /// Makes an API of these functions instead of a loaded library.
     #[cfg(any(test, feature = "fake_libcuda"))]
     pub(super) fn of(entry_points: EntryPoints) -> Self {
         Self { entry_points, name: "fake" }
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(error.to_string(), "CUDA is only supported on Linux in this version");
     }
 
-    /// The C library has none of CUDA's symbols, like a driver older than all of them.
+    /// The C library stands for a driver older than all of CUDA's symbols, of which it has none.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_missing_entry_point_is_an_error_at_use() {

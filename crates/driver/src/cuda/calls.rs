@@ -72,7 +72,7 @@ impl VirtualMemory for CudaDriver {
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
-        // The handle leaves the table first, so that no `map` can use it any more.
+        // The handle leaves the table before the call, so that no `map` can use the handle any more.
         let Some(exported) = self.handles.lock().remove(&handle) else {
             return Err(unknown_handle(Call::Release, handle));
         };

@@ -1,7 +1,7 @@
 //! The primary context of one device: retained once, and made current around each call.
 //!
-//! Owns: which context is current on the calling thread during a call. Afterwards the thread's own context is current
-//! again.
+//! Owns: the switch of the calling thread to this context for a call, and back to the thread's own context after the
+//! call.
 
 use std::ptr;
 
@@ -50,7 +50,7 @@ impl PrimaryContext {
         let mut current = ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let answer = unsafe { api.ctx_get_current(&mut current) }?;
-        // In the common case, a thread of a framework already has the primary context current.
+        // This is the common case: on a framework's threads the primary context is current already.
         if answer == Status::SUCCESS && current == self.context {
             return Ok(None);
         }

@@ -1,8 +1,8 @@
 //! One open GPU: the state and helpers behind the methods of the driver's traits.
 //!
-//! Owns: which events and handles are live, and the errors and statistics of the device's calls. One rule is added to
-//! the driver's own: an event, a handle or a stream that this device did not create, or that was destroyed, never
-//! reaches libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch
+//! Owns: which events and handles are live, and the errors and statistics of the device's calls. This file adds one
+//! rule to those of libcuda: an event, a handle or a stream that this device did not create, or that was destroyed,
+//! never reaches libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch
 //! (streams.rs).
 
 use std::ffi::c_int;
@@ -44,8 +44,8 @@ pub struct CudaDriver {
     pub(super) device: CUdevice,
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
-    /// Memory of a GPU is created exportable wherever possible: on an H200 creating it took no longer than without
-    /// export.
+    /// The place of the device's memory. Memory of a GPU is created exportable wherever possible: on an H200, this made
+    /// creation no slower.
     pub(super) place: Place,
     /// The NUMA node of the machine nearest to the device, on which host memory for the device is created; `None` if
     /// the device cannot use such memory.
@@ -56,9 +56,10 @@ pub struct CudaDriver {
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// Live page-locked host memory.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
-    /// The source of the system's pages for page-locked memory.
+    /// The source of pages of the operating system for page-locked memory.
     pub(super) host_pages: HostPages,
-    /// Cleared once the driver or this system turns out to be unable to page-lock pages of the system.
+    /// Whether page-locked memory is made of the system's pages. Cleared once the driver or the system turns out to be
+    /// unable to page-lock these.
     pub(super) registers_pages: AtomicBool,
     /// The live pools of stream-ordered memory.
     pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
@@ -70,7 +71,7 @@ pub struct CudaDriver {
     pub(super) gate: Mutex<Option<Gate>>,
     /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
-    /// Cleared if the driver turns out not to number streams.
+    /// Whether the driver numbers streams. Cleared if the driver turns out not to.
     pub(super) tells_streams_apart: AtomicBool,
     pub(super) calls: CallCounters,
 }
@@ -118,7 +119,7 @@ impl CudaDriver {
         })
     }
 
-    /// Makes a call by [`Self::ask`], and returns an error unless it succeeds.
+    /// Makes a call by [`Self::ask`], and returns an error unless the call succeeds.
     pub(super) fn demand(
         &self,
         call: Call,

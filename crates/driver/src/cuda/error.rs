@@ -58,7 +58,7 @@ pub enum CudaOpenError {
     /// No device has this ordinal.
     #[error("there is no cuda:{ordinal}: {}", devices_text(*.devices))]
     NoSuchDevice {
-        /// The ordinal that was asked for.
+        /// The ordinal that the program asked for.
         ordinal: u32,
         /// The number of devices.
         devices: u32,

@@ -3,13 +3,13 @@
 //! Owns: the words that the kernels (`gate.ptx`) read and write, and the order of their launches. `stream_gate.rs` has
 //! the calls. Measured on an H200 (docs/measurements/2026-11-28-gate):
 //!
-//! - A kernel marks that all earlier work of its stream is over, and waits. Both are one item of the stream, so no
-//!   thread can launch work between them. Stream memory operations would hold the hardware channel that the stream
-//!   shares with others, so that marks of the others would never be written.
-//! - A device runs 128 kernels at once, so about as many streams can be held.
-//! - While another thread is in `cudaFree`, which waits for the device, launches wait too. So the launches have a
-//!   watchdog, which opens the gate after a while. Maps, unmaps and changes of access do not wait, in any case that was
-//!   tried.
+//! - A kernel marks that all earlier work of its stream is over, and waits. The mark and the wait are one item of the
+//!   stream, so no thread can launch work between them. Stream memory operations would block the hardware channel that
+//!   the stream shares with other streams, whose marks would then never be written.
+//! - A device runs 128 kernels at a time, so about as many streams can be held.
+//! - While another thread is in `cudaFree`, which waits for the device, launches wait too. Therefore a watchdog opens
+//!   the gate if the launches take too long. Maps, unmaps and changes of access did not wait in any case that was
+//!   measured.
 //! - Many kernels that read a word of the host slow the device down. So one kernel, the relay, watches the host's word
 //!   and copies it to the device's memory.
 
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of the words, on the host and on the device.
+/// The bytes of all words together: as many on the host as on the device.
 pub(super) const WORDS: usize = 512;
 /// The indexes of the host's words. Epochs number the closings of the gate. The words hold: the newest epoch for which
 /// the gate is open; the epoch whose copies are done; the mark of the relay; the mark of the stream for copies; and,
@@ -33,9 +33,9 @@ const COPIED: u64 = 1;
 const RELAY: u64 = 2;
 const COPIES: u64 = 3;
 const MARKS: u64 = 4;
-/// Blocks and threads of a copy.
+/// The number of thread blocks of a copy, and of threads in each.
 const COPY_GRID: (c_uint, c_uint) = (264, 512);
-/// The time for which the CPU watches a word without giving up its core.
+/// The time for which the CPU spins on a word before it yields its core.
 const SPIN: Duration = Duration::from_millis(2);
 
 /// The parts of a gate that a device keeps.
@@ -51,7 +51,7 @@ pub(super) struct Gate {
     pub(super) opened: CUdeviceptr,
     pub(super) relay: StreamId,
     pub(super) copies: StreamId,
-    /// The number of the present or last closing.
+    /// The number of the present closing, or of the last one if the gate is open.
     pub(super) epoch: u32,
     pub(super) is_closed: bool,
 }
@@ -73,22 +73,29 @@ impl Gate {
         self.word(OPEN).store(self.epoch, Ordering::Release);
     }
 
-    /// Waits on the CPU until the copies of this epoch are done, for at most `patience`. Returns whether they are done.
-    pub(super) fn wait_for_copies(&self, patience: Duration) -> bool {
-        let start = Instant::now();
-        while self.word(COPIED).load(Ordering::Acquire) != self.epoch {
-            match start.elapsed() {
-                waited if waited > patience => return false,
-                waited if waited < SPIN => std::hint::spin_loop(),
-                _ => thread::sleep(Duration::from_micros(50)),
-            }
-        }
-        true
+    /// Waits on the CPU until `count` streams are held, for at most `patience`. Returns whether they are held.
+    pub(super) fn wait_for_streams(&self, count: usize, patience: Duration) -> bool {
+        let mut marks = (MARKS..MARKS + count as u64).peekable();
+        // The marks are read in their order, each one until it is written.
+        watch(patience, || {
+            while marks.next_if(|number| self.is_at(*number)).is_some() {}
+            marks.peek().is_none()
+        })
     }
 
-    /// Launches the kernel that holds a stream: writes `mark` once all earlier work is over, and waits until `count`
-    /// words from `words` on have this epoch, or the word `open` has it. Then writes the word `passed_on`, unless that
-    /// address is 0.
+    /// Waits on the CPU until the copies of this epoch are done, for at most `patience`. Returns whether they are done.
+    pub(super) fn wait_for_copies(&self, patience: Duration) -> bool {
+        watch(patience, || self.is_at(COPIED))
+    }
+
+    /// Returns whether a word has the present epoch.
+    fn is_at(&self, number: u64) -> bool {
+        self.word(number).load(Ordering::Acquire) == self.epoch
+    }
+
+    /// Launches the kernel that holds a stream. The kernel writes `mark` once all earlier work is over, and waits until
+    /// `count` words from `words` on, or the word `open`, have this epoch. Then the kernel writes the word `passed_on`,
+    /// unless that address is 0.
     pub(super) fn launch_hold(&self, api: &CudaApi, stream: CUstream, hold: Hold) -> Result<Status, MissingEntryPoint> {
         let Hold { mut mark, mut words, mut count, mut open, mut passed_on } = hold;
         let mut epoch = self.epoch;
@@ -140,7 +147,7 @@ impl Gate {
         let count = streams.len() as u32;
         let of_host = Hold { words: self.on_device(OPEN), count: 1, open: self.on_device(OPEN), mark: 0, passed_on: 0 };
         let of_device = Hold { words: self.opened, open: self.opened, ..of_host };
-        // The relay comes first: no work of a held stream may stand before the relay in a hardware channel.
+        // The relay is launched first: held work that came before it in a hardware channel would block it.
         let mut status =
             self.launch_hold(api, relay, Hold { mark: self.on_device(RELAY), passed_on: self.opened, ..of_host })?;
         for (stream, number) in streams.iter().zip(MARKS..) {
@@ -149,8 +156,8 @@ impl Gate {
             }
             status = self.launch_hold(api, *stream, Hold { mark: self.on_device(number), ..of_device })?;
         }
-        // All copies are launched at once: work that other threads give to a held stream meanwhile may hold up later
-        // copies.
+        // All copies are launched in one go. Work that other threads give to a held stream blocks hardware channels,
+        // and could block copies that are launched later.
         let marks = Hold { mark: self.on_device(COPIES), words: self.on_device(MARKS), count, ..of_device };
         if status == Status::SUCCESS {
             status = self.launch_hold(api, own, marks)?;
@@ -165,6 +172,19 @@ impl Gate {
         }
         Ok(status)
     }
+}
+
+/// Waits on the CPU until `is_done` returns true, for at most `patience`. Returns whether it did.
+fn watch(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_done() {
+        match start.elapsed() {
+            waited if waited > patience => return false,
+            waited if waited < SPIN => std::hint::spin_loop(),
+            _ => thread::sleep(Duration::from_micros(50)),
+        }
+    }
+    true
 }
 
 /// The arguments of the kernel that holds a stream, without the epoch.

@@ -1,15 +1,15 @@
 //! Host memory to be page-locked: pages of this process, all of them populated.
 //!
 //! Owns: `mmap`, `madvise` and `munmap` for these pages, and the fallbacks where the system refuses one of the calls.
-//! `registration.rs` has the driver lock the pages.
+//! `registration.rs` calls the driver to lock the pages.
 //!
 //! ```text
 //! mmap       |.....[=================]...|   2 MiB more than asked for
 //! munmap           [=================]       from a multiple of 2 MiB on
 //! madvise          no child inherits the pages, pages are huge, and every page is populated
 //! ```
-//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make
-//! huge pages no faster than one: docs/measurements/2026-11-25-page-locking.
+//! On an H100's machine, populating a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 s in small ones. Several
+//! threads populate huge pages no faster than one: docs/measurements/2026-11-25-page-locking.
 
 use std::ffi::c_void;
 use std::fs;
@@ -21,7 +21,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::machine::memory;
 
-/// Bytes of a huge page where pages have 4 KiB.
+/// The bytes of a huge page on machines whose small pages have 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A multiple of every size that Linux has for small pages: 4, 16 or 64 KiB.
@@ -30,11 +30,11 @@ const PAGE: usize = 64 << 10;
 /// The smallest page of any machine.
 const SMALLEST_PAGE: usize = 4 << 10;
 
-/// Bytes of the machine that are left to others. With less free memory, the kernel would kill a process as soon as some
-/// program touches more memory.
+/// The bytes of host memory that are left to other programs. With less free memory, the kernel would kill a process as
+/// soon as a program touches more memory.
 const SPARE: u64 = 256 << 20;
 
-/// The file that says whether the machine has huge pages for programs that ask: `always [madvise] never`.
+/// The file that says whether programs get huge pages, such as `always [madvise] never`: the word in brackets holds.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The system calls that are made. Tests replace them.
@@ -44,7 +44,7 @@ pub(super) struct System {
     pub(super) map: fn(usize) -> rustix::io::Result<*mut c_void>,
     pub(super) advise: unsafe fn(*mut c_void, usize, Advice) -> rustix::io::Result<()>,
     pub(super) unmap: unsafe fn(*mut c_void, usize) -> rustix::io::Result<()>,
-    /// Returns whether huge pages are not switched off.
+    /// Returns `false` if huge pages are switched off.
     pub(super) has_huge_pages: fn() -> bool,
     /// Returns the bytes that programs could still take.
     pub(super) available: fn() -> Option<u64>,
@@ -97,13 +97,13 @@ impl NoPages {
         matches!(self, Self::Short { .. } | Self::Refused { error: Errno::NOMEM, .. })
     }
 
-    /// Returns whether later requests would be refused too.
+    /// Returns whether later requests would fail for the same reason.
     pub(super) fn is_for_good(self) -> bool {
         matches!(self, Self::Inherited(_))
     }
 }
 
-/// The system's pages, and the features that the system turned out to lack. Each missing feature is logged once.
+/// The source of the system's pages. Each feature that the system turns out to lack is logged once.
 #[derive(Debug, Default)]
 pub(super) struct HostPages {
     pub(super) system: System,
@@ -112,7 +112,7 @@ pub(super) struct HostPages {
 }
 
 impl HostPages {
-    /// Returns an error if the host has no room for `size` bytes, whether this process or the driver takes them. The
+    /// Returns an error if the host has no room for `size` bytes, which this process or the driver would take. The
     /// system overcommits: it does not refuse pages when memory is short, but kills a process.
     pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
         match (self.system.available)() {
@@ -121,7 +121,7 @@ impl HostPages {
         }
     }
 
-    /// Takes pages for `size` bytes, which hold zeros.
+    /// Takes populated pages for `size` bytes, filled with zeros.
     pub(super) fn take(&self, size: usize) -> Result<Pages, NoPages> {
         let pages = self.map(size)?;
         match self.make(pages, size) {
@@ -136,8 +136,8 @@ impl HostPages {
     /// Gives back pages that are not page-locked.
     pub(super) fn give_back(&self, pages: Pages) {
         self.unmap(pages.address, pages.mapped).unwrap_or_else(|error| {
-            // The process has too many address ranges. The memory of the pages goes back to the system nevertheless,
-            // and only the addresses stay taken. SAFETY: nobody uses the pages any more.
+            // The process has too many address ranges for `munmap`. The memory of the pages goes back to the system
+            // nevertheless, and only the addresses stay taken. SAFETY: nobody uses the pages any more.
             let emptied = unsafe { (self.system.advise)(pages.pointer(), pages.mapped, Advice::LinuxDontNeed) };
             tracing::warn!(%error, bytes = pages.mapped, ?emptied, "addresses of page-locked memory stay taken");
         });
@@ -152,8 +152,8 @@ impl HostPages {
         let start = (self.system.map)(whole).map_err(refused("mmap"))?.expose_provenance();
         let before = start.next_multiple_of(alignment) - start;
         let pages = Pages { address: start + before, mapped };
-        // Addresses that were given back may already belong to another thread. So if the kernel allows no further
-        // address range, only the addresses that are still mapped are unmapped.
+        // If the kernel allows no further address range, trimming fails, and all pages are unmapped. Addresses that
+        // were trimmed already may belong to another thread by then, and are left out.
         if let Err(error) = self.unmap(pages.address + mapped, alignment - before) {
             self.give_back(Pages { address: start, mapped: whole });
             return Err(refused("munmap")(error));
@@ -173,7 +173,7 @@ impl HostPages {
         unsafe { (self.system.unmap)(ptr::with_exposed_provenance_mut(address), size) }
     }
 
-    /// Populates every page of a range, as the driver needs them.
+    /// Populates every page of a range, and sets the advice that page-locked memory needs.
     fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
         // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9, a write
         // of this process would go to a new page, and the device would keep the old one. No child process can use CUDA,

@@ -1,4 +1,4 @@
-//! Page-locked host memory, as a device keeps it.
+//! The record that a device keeps of each buffer of page-locked host memory.
 //!
 //! Owns: [`LockedBuffer`], its bounds, and where its memory came from. `page_locked.rs` makes the calls.
 
@@ -33,7 +33,7 @@ pub(super) struct LockedBuffer {
     pub(super) size: usize,
     pub(super) origin: Origin,
     pub(super) event: EventId,
-    /// Whether a copy was issued for which no wait was made yet.
+    /// Whether a copy was issued after the last wait.
     pub(super) busy: bool,
     pub(super) freed: bool,
 }

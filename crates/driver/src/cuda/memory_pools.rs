@@ -1,6 +1,7 @@
 //! Stream-ordered memory, by the calls that `cudaMallocAsync` makes.
 //!
-//! Owns: which entry point serves which call. A pool or stream that was not made here never reaches libcuda.
+//! Owns: which entry point serves which call. A pool that this driver did not make never reaches libcuda, nor does an
+//! unknown stream (streams.rs).
 
 use std::ptr;
 
@@ -39,7 +40,7 @@ impl MemoryPools for CudaDriver {
     }
 
     fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()> {
-        // The pool leaves the table first, so that no other call can use it any more.
+        // The pool leaves the table before the call, so that no other call can use the pool any more.
         if !self.pools.lock().remove(&pool) {
             return Err(unknown_pool(Call::PoolDestroy, pool));
         }
@@ -123,7 +124,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Returns the handle for libcuda of a live pool that was made here.
+    /// Returns libcuda's handle of a live pool that this driver made.
     fn known_pool(&self, call: Call, pool: MemoryPool) -> DriverResult<CUmemoryPool> {
         if self.pools.lock().contains(&pool) { Ok(raw(pool)) } else { Err(unknown_pool(call, pool)) }
     }

@@ -1,4 +1,5 @@
-//! Opening a device: its properties, the features of the device and its driver, and its closing.
+//! Opening and closing a device. Opening queries the properties of the device, and the features of the device and its
+//! driver.
 //!
 //! Owns: the order of queries before the context is retained, which missing entry points a device can do without, and
 //! the parts that a device gives back when it is closed.
@@ -38,8 +39,7 @@ const MEMORY_POOL_CALLS: [&str; 7] = [
     "cuMemFreeAsync",
 ];
 
-/// Entry points for gates on streams, beside those that every device needs. A device that lacks one of them has no
-/// gates.
+/// Entry points that only gates on streams need. A device that lacks one of them has no gates.
 const GATE_CALLS: [&str; 6] = [
     "cuModuleLoadData",
     "cuModuleGetFunction",
@@ -49,7 +49,7 @@ const GATE_CALLS: [&str; 6] = [
     "cuStreamGetFlags",
 ];
 
-/// The least major compute capability that runs the kernels of a gate.
+/// The least major compute capability of a GPU that runs the kernels of a gate.
 const GATE_CAPABILITY: c_int = 7;
 
 /// Entry points for virtual memory. A device that lacks one of them has no virtual memory.
@@ -77,14 +77,15 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
-    /// Opens page-locked host memory, on one NUMA node, which the CPU and the device with this ordinal use at the same
-    /// addresses. Without a node, the memory is on the node nearest to the device. Copies between this memory and the
-    /// device are asynchronous, and as fast as copies of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on
+    /// Opens page-locked host memory on one NUMA node. The CPU and the device with this ordinal use this memory at the
+    /// same addresses. Without a node, the memory is on the node nearest to the device. Copies between this memory and
+    /// the device are asynchronous, and as fast as copies of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on
     /// `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
     ///
-    /// An allocator of this memory must know which streams use an allocation, and the CPU is in no stream's order:
-    /// `seamalloc::HostPool` handles that. The device's calls for contents ([`Contents`](crate::Contents)) cannot fill
-    /// or copy this memory, and this memory cannot be exported to other processes.
+    /// The CPU's accesses are in no stream's order, so an allocator of this memory must know which streams use an
+    /// allocation before the memory serves again: `seamalloc::HostPool` handles that. The device's calls for contents
+    /// ([`Contents`](crate::Contents)) cannot fill or copy this memory, and this memory cannot be exported to other
+    /// processes.
     ///
     /// # Errors
     /// The errors of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
@@ -104,7 +105,8 @@ impl CudaDriver {
         opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
         opened.properties.stream_gates = false;
-        // The memory is the machine's memory, which the system divides among processes.
+        // The memory belongs to the machine, and the system divides it among processes. So no other process has the
+        // same device.
         opened.properties.identity = String::new();
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
@@ -127,7 +129,7 @@ impl CudaDriver {
         Ok((ordinal.ok_or_else(bad)?, node))
     }
 
-    /// Opens a device and makes its gate, since later too little memory may be left for a gate.
+    /// Opens a device and makes its gate: later the device may have too little memory for one.
     pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
         let mut opened = Self::open_without_gate(api, ordinal)?;
         opened.properties.stream_gates &= opened.make_gate();
@@ -167,7 +169,7 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live integer.
         api.check("cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
         properties.total_memory = total as u64;
-        // The context comes last, so that no earlier failure has to release it.
+        // The context is retained last, so that a failure of an earlier call does not have to release the context.
         let context =
             PrimaryContext::retain(&api, device)?.map_err(|status| api.failed("cuDevicePrimaryCtxRetain", status))?;
         Ok(Self {

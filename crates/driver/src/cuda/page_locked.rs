@@ -1,4 +1,4 @@
-//! Page-locked host memory, and copies that run by themselves.
+//! Page-locked host memory, and its asynchronous copies.
 //!
 //! Owns: the calls of [`PageLocked`], and the live buffers. Each buffer has an event, which is recorded after each of
 //! its copies. `registration.rs` takes the memory.
@@ -46,8 +46,7 @@ impl CudaDriver {
         let answer = self.demand(call, || range_text(address, size), issue);
         of.busy |= given;
         if given && answer.is_err() {
-            // No event was recorded after this copy, so the CPU waits for the copy at once. SAFETY: the stream is
-            // alive.
+            // No event was recorded after this copy, so the CPU waits for the copy here. SAFETY: the stream is alive.
             self.demand(call, String::new, |api| unsafe { api.stream_synchronize(raw) })?;
         }
         answer
@@ -96,8 +95,8 @@ impl PageLocked for CudaDriver {
         let mut event = ptr::null_mut();
         let mut memory = (ptr::null_mut(), Origin::Driver);
         let issue = |api: &CudaApi| {
-            // The event comes first: destroying it is cheaper than giving memory back. SAFETY: the pointer is to a live
-            // pointer.
+            // The event is made before the memory: if the second step fails, destroying an event is cheaper than giving
+            // memory back. SAFETY: the pointer is to a live pointer.
             let of_event = unsafe { api.event_create(&mut event, ffi::EVENT_DISABLE_TIMING) }?;
             if of_event != Status::SUCCESS {
                 return Ok(of_event);
@@ -123,7 +122,8 @@ impl PageLocked for CudaDriver {
     }
 
     fn host_free(&self, buffer: HostBuffer) -> DriverResult<()> {
-        // The buffer's name is removed before its addresses, since another buffer may get the addresses at once.
+        // The buffer leaves the table before its memory is given back, since another buffer may get the same addresses
+        // right after.
         let live = self.buffers.lock().remove(&buffer);
         let live = live.ok_or_else(|| unknown_buffer(Call::HostFree, buffer))?;
         let freed = self.free_buffer(&mut live.lock());

@@ -29,7 +29,7 @@ impl PeerAccess for CudaDriver {
         }
         let device = find(&self.api, ordinal).map_err(|error| peer_error(ordinal, error))?;
         self.check_peer(ordinal, device)?;
-        // The machine's plain memory is page-locked for all contexts.
+        // Plain memory of the machine is page-locked for all contexts, so it needs no peer access.
         let plain = plain && self.place.is_on_device();
         let context = if plain { Some(self.enable_plain(device)?) } else { None };
         let mut list = state.list.clone();
@@ -94,7 +94,8 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Gives the last device of the list access to all memory that is mapped; if a call fails, to none of this memory.
+    /// Gives the last device of the list access to all mapped memory. If a call fails, revokes the access that was
+    /// already given.
     fn extend_access(&self, state: &AccessState, list: &[MemAccessDesc]) -> DriverResult<()> {
         let Some(peer) = list.last() else { return Ok(()) };
         for (&start, &end) in &state.ranges {

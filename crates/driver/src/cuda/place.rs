@@ -8,8 +8,8 @@ use std::ffi::c_int;
 /// The place of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The memory is on the GPU. The memory can be exported to other processes, and accessed by network cards, where
-    /// the device supports this.
+    /// The memory is on the GPU. The flags say whether the device supports access by network cards, and export to other
+    /// processes.
     Device { direct_rdma: bool, exportable: bool },
     /// The memory is on a NUMA node of the machine.
     Node(c_int),

@@ -1,7 +1,7 @@
 //! Memory that processes share: exported as file descriptors, or opened by CUDA's IPC.
 //!
-//! Owns: the rule that a handle has one open export at a time, and the choice of the descriptors that the driver gets.
-//! Sending descriptors to other processes is done elsewhere.
+//! Owns: the rule that a handle has one open export at a time, and which descriptors the driver gets. The crate
+//! `seamalloc-ipc` sends descriptors.
 
 use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};

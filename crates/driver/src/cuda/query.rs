@@ -52,7 +52,7 @@ pub(super) fn identity(api: &CudaApi, device: CUdevice) -> Option<String> {
 }
 
 /// Returns the least and the recommended granularity of memory like `prop`, in bytes; `None` if the device refuses the
-/// question: some vGPUs say that they have virtual memory, and support none of its calls.
+/// query: some vGPUs claim to have virtual memory, but support no call for it.
 pub(super) fn granularities(api: &CudaApi, prop: &MemAllocationProp) -> Result<Option<(u64, u64)>, CudaOpenError> {
     let least = granularity(api, prop, MEM_GRANULARITY_MINIMUM)?;
     let recommended = granularity(api, prop, MEM_GRANULARITY_RECOMMENDED)?;

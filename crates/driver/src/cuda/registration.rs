@@ -1,15 +1,15 @@
 //! The sources of page-locked memory: pages of the system that the driver locks, or memory of the driver's own.
 //!
-//! Owns: the order of the two sources, the memory that is given back if a source fails, and when the first source is
-//! not tried any more.
+//! Owns: the order of the two sources, how memory is given back if a source fails, and when the first source is no
+//! longer tried.
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
 //!        | refused, with a warning; if the system lacks memory, this is the end: cuMemHostAlloc would need as much
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
-//! On an H100's machine (docs/measurements/2026-11-25-page-locking) cuMemHostAlloc takes shared small pages of the
-//! system and pins them, and the process's control group is charged for memory of either source.
+//! The times are of an H100's machine (docs/measurements/2026-11-25-page-locking). There cuMemHostAlloc pins shared
+//! small pages of the system. Memory of either source counts against the limit of the process's control group.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -39,7 +39,7 @@ impl NotRegistered {
         matches!(self, Self::NoPages(why) if why.is_out_of_memory())
     }
 
-    /// Returns whether the driver would not lock later pages either.
+    /// Returns whether the driver would refuse to lock later pages too.
     fn is_for_good(&self) -> bool {
         match self {
             Self::Missing(_) => true,

@@ -1,15 +1,15 @@
 //! Access of one more device to memory that is mapped already.
 //!
-//! Owns: the way around a rule of the driver. Memory that network cards may use (`gpuDirectRDMACapable`) and that is
-//! mapped at two addresses refuses access of further devices with `CUDA_ERROR_INVALID_VALUE` once the first of the two
-//! mappings was removed, until the memory is mapped at one address more, for a moment
-//! (docs/measurements/2026-11-25-two-gpus). Exchanges leave memory in this state, and so do views that were mapped
-//! before the home address.
+//! Owns: the way around a rule of the driver. The rule concerns memory that network cards may use
+//! (`gpuDirectRDMACapable`) and that was mapped at two addresses. Once the first of the two mappings was removed, the
+//! driver refuses access of further devices with `CUDA_ERROR_INVALID_VALUE`, until the memory is mapped at one more
+//! address, if only for a moment (docs/measurements/2026-11-25-two-gpus). Exchanges of chunks leave memory in this
+//! state. So do views that were mapped before the chunk's permanent address was.
 //!
 //! ```text
 //! first     |chunk|  unmapped
 //! second    |chunk|  in use: no other device gets access ...
-//! third     |chunk|  ... until this mapping is made, which is removed at once
+//! third     |chunk|  ... until this mapping is made, and then removed
 //! ```
 
 use std::ffi::c_void;
@@ -57,8 +57,8 @@ impl CudaDriver {
         (start == address && bytes > 0 && mapping.end() <= end).then_some(mapping)
     }
 
-    /// Maps the memory of a mapping at a temporary second address, gives access, and unmaps it there. `refused` is the
-    /// error of the attempt without the second address.
+    /// Maps the memory of a mapping at a temporary second address, gives access, and removes the second mapping.
+    /// `refused` is the error of the attempt without the second address.
     fn open_while_elsewhere(&self, mapping: Span, list: &[MemAccessDesc], refused: DriverError) -> DriverResult<()> {
         let text = || range_text(mapping.start, mapping.size);
         let Ok(bytes) = usize::try_from(mapping.size) else { return Err(refused) };
@@ -88,7 +88,7 @@ impl CudaDriver {
     }
 }
 
-/// Logs that a part of a temporary mapping could not be given back.
+/// If the call failed, logs that a part of a temporary mapping could not be given back.
 fn told(result: DriverResult<()>) {
     if let Err(error) = result {
         tracing::error!(%error, "memory that was mapped once more for a peer's access is held there still");

@@ -21,9 +21,16 @@ const KERNELS: &str = concat!(include_str!("gate.ptx"), "\0");
 const HOLD: &CStr = c"seamalloc_hold";
 const COPY: &CStr = c"seamalloc_copy";
 
-/// The most streams that are held: a device runs 128 kernels at once, and the relay, the copies and kernels that still
-/// run take a part of them.
+/// The most streams that are held: a device runs 128 kernels at a time, and the relay, the copies and the program's
+/// running kernels count among them.
 const MOST_STREAMS: usize = 110;
+
+/// The time that the launch of a kernel may take, beside the patience with the streams.
+const LAUNCH: Duration = Duration::from_micros(20);
+/// The time that copies may take once all streams are held, unless the patience with the streams is longer, and 1 ns
+/// more for each `BYTES_PER_NS` bytes.
+const COPYING: Duration = Duration::from_millis(20);
+const BYTES_PER_NS: u64 = 8;
 
 impl StreamGate for CudaDriver {
     fn close_gate(&self, streams: &[StreamId], copies: &[GateCopy], patience_ns: u64) -> DriverResult<bool> {
@@ -43,11 +50,17 @@ impl StreamGate for CudaDriver {
         let arguments = || format!("{} streams, {} copies", held.len(), copies.len());
         let mut given_in_time = false;
         let given = self.demand(Call::CloseGate, arguments, |api| {
-            let given = unless_late(patience, || gate.open(), || gate.give(api, &held, copies, own));
+            let launching = patience + LAUNCH * (held.len() + copies.len()) as u32;
+            let given = unless_late(launching, || gate.open(), || gate.give(api, &held, copies, own));
             given_in_time = given.as_ref().is_some_and(|(_, late)| !late);
             given.map_or(Ok(Status::SUCCESS), |(status, _)| status)
         });
-        let is_closed = given.is_ok() && given_in_time && gate.wait_for_copies(patience);
+        let copied = copies.iter().map(|copy| copy.size).sum::<u64>();
+        let copying = patience.max(COPYING) + Duration::from_nanos(copied / BYTES_PER_NS);
+        let is_closed = given.is_ok()
+            && given_in_time
+            && gate.wait_for_streams(held.len(), patience)
+            && gate.wait_for_copies(copying);
         if !is_closed {
             gate.open();
             // The CPU waits until the copies have ended, since the caller may unmap their targets once this call has
@@ -74,7 +87,8 @@ impl CudaDriver {
     /// streams that wait for the default stream.
     ///
     /// Streams without work come first. Work that other threads launch behind a kernel blocks a hardware channel, and
-    /// with it the kernels that come later in this channel. So the streams that threads use get their kernels last.
+    /// with it the kernels that come later in this channel. So streams with work, which other threads may be using, get
+    /// their kernels last.
     fn streams_to_hold(&self, streams: &[StreamId]) -> DriverResult<Option<Vec<CUstream>>> {
         let (mut held, mut busy) = (Vec::new(), Vec::new());
         if held.try_reserve_exact(streams.len() + 1).and_then(|()| busy.try_reserve_exact(streams.len())).is_err() {
@@ -101,14 +115,14 @@ impl CudaDriver {
         Ok((held.len() <= MOST_STREAMS).then_some(held))
     }
 
-    /// Waits on the CPU for a stream of the gate's own.
+    /// Waits on the CPU for all work of a stream that the gate made for itself.
     fn wait_for_own(&self, stream: CUstream) -> DriverResult<()> {
         // SAFETY: the stream was made here, and lives as long as the gate.
         self.demand(Call::CloseGate, String::new, |api| unsafe { api.stream_synchronize(stream) })
     }
 
-    /// Makes the gate, and runs each kernel once: the first launch of a kernel may load it, which waits for the device.
-    /// Returns whether the device has a gate.
+    /// Makes the gate, and runs each kernel once: a kernel's first launch may load it, and loading waits for the
+    /// device. Returns whether the device has a gate.
     pub(super) fn make_gate(&self) -> bool {
         if !self.properties.stream_gates {
             return false;
@@ -181,7 +195,7 @@ impl CudaDriver {
         self.make("cuStreamSynchronize", |api| unsafe { api.stream_synchronize(own) })
     }
 
-    /// Gives back the parts of the gate, if it was ever closed.
+    /// Gives back the parts of the gate, if the device has one.
     pub(super) fn release_gate(&self) {
         if let Some(gate) = self.gate.lock().take() {
             gate.open();
@@ -218,8 +232,8 @@ impl CudaDriver {
     }
 }
 
-/// Runs `run`, and `give_up` on another thread if `run` takes longer than `patience`. Returns the result, and whether
-/// `run` was late. Returns `None` without calling `run` if the other thread could not be started.
+/// Calls `run`. If `run` takes longer than `patience`, another thread calls `give_up` meanwhile. Returns the result of
+/// `run`, and whether `run` was late. Returns `None` without calling `run` if the other thread could not be started.
 fn unless_late<T>(patience: Duration, give_up: impl FnOnce() + Send, run: impl FnOnce() -> T) -> Option<(T, bool)> {
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();

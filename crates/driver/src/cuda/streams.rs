@@ -1,7 +1,7 @@
-//! Which streams reach libcuda, and streams made for programs that have none, such as a replay.
+//! Which streams reach libcuda, and how programs without streams of their own, such as a replay, make streams.
 //!
-//! Owns: the calls of [`Streams`], and which streams were made here; only these streams can be destroyed. Creating and
-//! destroying streams are not calls of an allocator, and are not counted.
+//! Owns: the calls of [`Streams`], and which streams this driver created: only these streams can be destroyed. Creating
+//! and destroying streams are not calls of an allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -111,8 +111,8 @@ impl CudaDriver {
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
     }
 
-    /// Makes a driver call for the program, such as destroying a stream. Only an allocator's calls are counted, so this
-    /// call is not.
+    /// Makes a driver call for the program, such as destroying a stream. The call is not counted, since only an
+    /// allocator's calls are.
     pub(super) fn make(
         &self,
         call: &'static str,

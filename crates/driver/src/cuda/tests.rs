@@ -34,7 +34,7 @@ fn names_of_page_locked_memory_are_read() {
 
 #[test]
 fn opening_what_is_not_there_is_a_typed_error() {
-    // This holds on a machine without a driver, with a driver and no GPU, and with GPUs.
+    // The error is expected on every machine: without a driver, with a driver but no GPU, and with GPUs.
     let error = CudaDriver::open(u32::MAX).unwrap_err();
     assert!(
         matches!(
@@ -100,7 +100,8 @@ fn page_locked_memory_is_the_systems_and_else_libcudas() {
     driver.free(device).unwrap();
 }
 
-/// Our refusal of a stale handle, which never reaches libcuda, is right only if libcuda refuses it too.
+/// A stale handle is refused before it reaches libcuda. This is right only if libcuda would refuse the handle with the
+/// same status.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn libcuda_refuses_a_released_handle_as_we_do() {

@@ -1,7 +1,7 @@
 //! Tests of gates for streams: which kernels are launched, in which order, and the state of a gate that cannot be
 //! closed.
 //!
-//! The fake runs each kernel at once as far as its mark.
+//! The fake runs each kernel at its launch, up to the write of the kernel's mark.
 
 use super::*;
 use crate::prelude::*;
@@ -31,7 +31,7 @@ struct Gates {
     /// The number of the launch that fails, and the number of the launch that takes too long.
     fails_at: Option<usize>,
     sleeps_at: Option<usize>,
-    /// Whether the mark after the copies is never written, as if the copies went on.
+    /// Whether the mark after the copies is never written, as if the copies never ended.
     stuck: bool,
     no_module: bool,
 }
@@ -112,7 +112,7 @@ unsafe extern "C" fn launch_kernel(
         }
         let launch = if function.addr() == HOLD {
             let (mark, epoch, count) = (argument(0, wide), argument(1, narrow) as u32, argument(3, narrow) as u32);
-            // The fake has no memory for words in device memory.
+            // The fake writes only words in host memory, since it has no device memory.
             let of_host = state
                 .host
                 .iter()
@@ -162,12 +162,12 @@ fn the_relay_comes_first_then_every_stream_and_then_the_copies() {
     let driver = with_gates();
     assert!(driver.properties().stream_gates);
     let [relay, copies] = with(|state| [state.streams[0], state.streams[1]]);
-    // Each kernel is run once before memory is short.
+    // Each kernel is run once when the device is opened, while there is memory to load it.
     assert_eq!(launches().len(), 2);
     assert_eq!(driver.close_gate(&STREAMS, &COPIES, PATIENCE), Ok(true));
     let expected = [
         Launch::Hold(relay, 1),
-        // A blocking stream waits for the default stream, which is held for all such streams.
+        // The second stream needs no kernel: it waits for the default stream, which is held.
         Launch::Hold(0xa, 1),
         Launch::Hold(0xc, 1),
         Launch::Hold(0, 1),

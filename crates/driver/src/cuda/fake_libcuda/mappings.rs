@@ -1,4 +1,4 @@
-//! Addresses, what is mapped at them, and who has access.
+//! Addresses, the memory mapped at them, and the devices with access.
 //!
 //! Owns: the calls for virtual memory, and the driver's rule for memory that is mapped at two addresses
 //! (`reopening.rs`).

@@ -60,16 +60,16 @@ struct State {
     /// Descriptors that were imported.
     imported: Vec<usize>,
     properties: Option<MemAllocationProp>,
-    /// The calls of set-access: the address, and the access of each device.
+    /// The calls of `cuMemSetAccess`: the address, and the access of each device.
     access: Vec<(CUdeviceptr, Vec<(CUdevice, u32)>)>,
-    /// The access of NUMA nodes.
+    /// The access that NUMA nodes were given.
     nodes: Vec<(c_int, u32)>,
     /// Page-locked allocations: their sizes and flags, and how many were freed.
     page_locked: (Vec<(usize, c_uint)>, usize),
-    /// Registered host memory: its address, bytes and flags; and how often any was registered, and given back.
+    /// Registered host memory: its address, bytes and flags; and how often memory was registered and unregistered.
     registered: Vec<(usize, usize, c_uint)>,
     registrations: (u32, u32),
-    /// The status that registering host memory returns, and unregistering.
+    /// The status that registering host memory returns, and the status that unregistering returns.
     register: RawStatus,
     unregister: RawStatus,
     /// The status that `cuMemHostAlloc` returns.
@@ -78,7 +78,7 @@ struct State {
     host: Vec<Box<[u8]>>,
     /// The numbers of event records and of waits for events.
     behind: (u32, u32),
-    /// The address from which set-access is refused.
+    /// The address from which on `cuMemSetAccess` is refused.
     access_fails_from: Option<CUdeviceptr>,
     /// The mappings, in the order of the calls: address, bytes and handle.
     maps: Vec<(CUdeviceptr, usize, CUmemGenericAllocationHandle)>,
@@ -110,7 +110,7 @@ struct State {
     pooled: Vec<(usize, usize, usize)>,
     pool_frees: Vec<(CUdeviceptr, usize)>,
     trims: Vec<(usize, usize)>,
-    /// The number that tells streams with the same handle apart.
+    /// The number that distinguishes streams which have the same handle one after the other.
     generation: u64,
 }
 

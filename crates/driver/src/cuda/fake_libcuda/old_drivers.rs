@@ -43,19 +43,19 @@ pub fn warned(run: impl FnOnce()) -> Vec<String> {
     std::mem::take(&mut *warnings.texts.lock().unwrap())
 }
 
-/// Opens a device without virtual memory, whose driver supports it.
+/// Opens a device without virtual memory, whose driver supports virtual memory.
 pub fn without_virtual_memory() -> CudaDriver {
     with(|state| state.lacks.push(ATTRIBUTE_VIRTUAL_MEMORY));
     open()
 }
 
-/// Opens a device with the driver of CUDA 10.1, which supports less than the device.
+/// Opens a device that has virtual memory, with a driver like that of CUDA 10.1, which lacks calls for it.
 pub fn of_cuda_10_1() -> CudaDriver {
     let old = EntryPoints { mem_set_access: None, stream_get_id: None, ..entry_points() };
     CudaDriver::open_with(CudaApi::of(old), 1).unwrap()
 }
 
-/// Opens a device that claims virtual memory and supports no call of it, as some vGPUs.
+/// Opens a device that, like some vGPUs, claims to have virtual memory but supports no call for it.
 pub fn with_a_false_claim() -> CudaDriver {
     let vgpu = EntryPoints { mem_get_allocation_granularity: Some(no_granularity), ..entry_points() };
     CudaDriver::open_with(CudaApi::of(vgpu), 1).unwrap()
@@ -85,7 +85,7 @@ mod tests {
         assert!(texts[0].contains("libcuda has no cuMemSetAccess (CUDA 10.2 or newer is needed)"), "{texts:?}");
     }
 
-    /// A driver that lacks the call for the numbers of streams, and an optional call.
+    /// A driver that lacks the call for the numbers of streams, and the newer call that releases a context.
     #[test]
     fn a_driver_without_numbers_of_streams_says_so_once() {
         let old = EntryPoints { stream_get_id: None, device_primary_ctx_release_v2: None, ..entry_points() };

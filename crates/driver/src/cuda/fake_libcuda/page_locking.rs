@@ -18,13 +18,13 @@ const MIB: usize = 1 << 20;
 /// The calls that a thread has made to its system, and which of them fail.
 #[derive(Default)]
 struct Asked {
-    /// The taken address ranges, and how many bytes of each were not given back.
+    /// The address ranges that were taken, and the bytes of all ranges that were not given back.
     taken: Vec<(usize, usize)>,
     left: usize,
     /// The number of address ranges that were taken.
     times: usize,
     refused: Option<(Advice, Errno)>,
-    /// The number of further give-backs that succeed before the next is refused.
+    /// The number of unmaps that still succeed before one is refused.
     keeps: Option<usize>,
 }
 
@@ -38,7 +38,8 @@ fn asked<T>(change: impl FnOnce(&mut Asked) -> T) -> T {
     ASKED.with_borrow_mut(change)
 }
 
-/// Takes addresses that begin with no large page, so that pages before and after the buffer must be trimmed.
+/// Maps addresses that do not begin at a multiple of 64 KiB, so that the driver must trim pages before and after the
+/// buffer.
 fn map(size: usize) -> rustix::io::Result<*mut c_void> {
     const PAGE: usize = 4096;
     let start = (System::default().map)(size + PAGE)?;
@@ -261,14 +262,14 @@ fn a_size_that_no_system_has_is_refused_and_leaves_nothing() {
 #[test]
 fn a_system_that_refuses_advice_has_other_pages_or_none() {
     for (advice, error, kept, for_good) in [
-        // Without huge pages, the driver takes small pages.
+        // Without huge pages, the buffer has small pages.
         (Advice::LinuxHugepage, Errno::INVAL, true, false),
-        // Pages that the system does not populate are touched one by one.
+        // If the system does not populate pages, the driver writes to each page.
         (Advice::LinuxPopulateWrite, Errno::INVAL, true, false),
         (Advice::LinuxPopulateWrite, Errno::NOSYS, true, false),
-        // The pages cannot be populated, for whatever reason.
+        // If populating fails for another reason, `cuMemHostAlloc` makes the memory.
         (Advice::LinuxPopulateWrite, Errno::IO, false, false),
-        // A child process would inherit the pages.
+        // If a child process would inherit the pages, `cuMemHostAlloc` makes the memory, now and later.
         (Advice::LinuxDontFork, Errno::INVAL, false, true),
     ] {
         let driver = open_here();
@@ -337,7 +338,8 @@ fn addresses_that_cannot_be_given_back_keep_no_memory() {
     unsafe { munmap(at, 4 * MIB).unwrap() };
 }
 
-/// A buffer's name is removed before its addresses are unmapped, since another thread may get the addresses at once.
+/// A buffer's name is removed before its addresses are unmapped, since another thread may get the addresses right
+/// after.
 #[test]
 fn threads_take_and_give_back_at_once() {
     let driver = open_here();

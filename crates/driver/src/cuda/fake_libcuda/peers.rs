@@ -1,4 +1,4 @@
-//! Tests of other devices' access to memory: all mapped memory has one list, whenever the peer was added.
+//! Tests of other devices' access to memory: all mapped memory has one access list, whenever a peer was added.
 
 use super::*;
 use crate::Call;
@@ -59,8 +59,8 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // Another library has enabled peer access already, and a peer with access to mapped memory gets access to plain
-    // memory too.
+    // The peer's context can use plain memory already, as if another library had enabled that. A peer with access to
+    // mapped memory gets access to plain memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();
@@ -85,8 +85,8 @@ fn devices_that_cannot_be_peers_are_refused() {
     assert_eq!(driver.enable_peer_access(0, false), Ok(()), "mapped memory needs no such call");
 }
 
-/// Maps two chunks at adjacent addresses from `G` on. The second chunk was mapped at another address first, and
-/// unmapped there.
+/// Maps two chunks at adjacent addresses from `G` on. The second chunk was mapped at another address before, and then
+/// unmapped from that address.
 fn open_with_a_closed_chunk() -> CudaDriver {
     let driver = open();
     let chunks = [driver.create(2 * G).unwrap(), driver.create(2 * G).unwrap()];
