@@ -1,8 +1,8 @@
-//! Makes artifacts that depend on seamalloc link on a machine without CUDA.
+//! Lets programs and libraries that depend on seamalloc be linked on a machine without CUDA.
 //!
 //! `cuda-driver-sys` always links `-lcuda`. seamalloc takes nothing but types from it and loads the driver at run time,
-//! so an empty archive of that name satisfies the linker and leaves no trace in the artifact. It is offered only where
-//! no real libcuda is found: it would hide the real one from a program that calls `cuda-driver-sys` itself.
+//! so an empty archive of that name satisfies the linker and leaves no trace in the output. The archive is offered only
+//! if no real libcuda is found, since it would hide the real one from a program that calls `cuda-driver-sys` itself.
 //!
 //! The script never fails a build: it reports errors as cargo warnings.
 
@@ -17,7 +17,7 @@ use std::process::Command;
 const LIBRARY: &str = "libcuda.so";
 /// An `ar` archive without members.
 const EMPTY_ARCHIVE: &[u8] = b"!<arch>\n";
-/// Where distributions, containers and WSL put the driver's library.
+/// The directories in which distributions, containers and WSL put the driver's library.
 const SYSTEM_DIRECTORIES: [&str; 9] = [
     "/usr/lib64",
     "/usr/lib64/nvidia",
@@ -49,7 +49,7 @@ fn main() {
     if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         return;
     }
-    // A static executable cannot take the shared library, found or not.
+    // A static executable cannot use the shared library, even if it is found.
     if !target_is_static() {
         if compiler_finds_library() {
             return;
@@ -84,7 +84,7 @@ fn target_is_static() -> bool {
         .is_ok_and(|features| features.split(',').any(|feature| feature == "crt-static"))
 }
 
-/// Whether the linker's own search path has the library. Only the host's compiler can be asked.
+/// Whether the linker's own search path has the library. The compiler can be asked only if it builds for this machine.
 fn compiler_finds_library() -> bool {
     if env::var_os("HOST") != env::var_os("TARGET") {
         return false;
@@ -116,7 +116,8 @@ fn candidate_directories() -> Vec<PathBuf> {
     below_toolkits.chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from)).collect()
 }
 
-/// Whether `path` is a library for the target: a linker skips a library of another machine, and then misses `-lcuda`.
+/// Whether `path` is a library for the target: a linker skips a library for another architecture, and then does not
+/// find `-lcuda`.
 fn is_usable(path: &Path) -> bool {
     // ELF header: magic at 0, class at 4 (1: 32 bits, 2: 64), machine at 18, in the file's byte order.
     const HEADER: usize = 20;

@@ -1,6 +1,6 @@
-//! Two processes whose phases take turns on one device, each of which needs most of it; one is killed in the middle of a phase. Then the
-//! time to move 10 GiB from one to the other. Prints lines of JSON; the exit code is 1 if a phase ran out of memory or found other bytes
-//! than it wrote.
+//! Runs two processes whose phases take turns on one device. Each phase needs most of the device's memory, and one
+//! process is killed in the middle of a phase. Then measures the time in which 10 GiB move from one process to the
+//! other. Prints lines of JSON; the exit code is 1 if a phase ran out of memory or found other bytes than it wrote.
 //!
 //! ```sh
 //! cargo build --release -p seamalloc-broker --example turns
@@ -37,12 +37,12 @@ mod turns {
     /// The share of the device's memory that a phase needs, in percent.
     const PERCENT: u64 = 70;
     const ROUNDS: u64 = 6;
-    /// In this round one is killed.
+    /// The round in which one process is killed.
     const KILLED_IN: u64 = 3;
     /// How often 10 GiB move each way.
     const MOVES: u64 = 3;
     const MOVED: u64 = 10 * GIB;
-    /// The device memory that stays free when one process has the rest, for its driver.
+    /// The device memory that is left to the driver when one process takes all other memory.
     const LEFT: u64 = 512 * MIB;
     /// The largest block of a phase.
     const BLOCK: u64 = 512 * MIB;
@@ -59,7 +59,8 @@ mod turns {
         }
     }
 
-    /// A driver of the device. Those of a simulated one are separate, and share an account.
+    /// Returns a driver of the device. Each process simulates its own device; a file in `folder` counts the memory of
+    /// both.
     fn driver(device: &str, folder: &Path) -> Outcome<Arc<dyn Driver>> {
         if device.starts_with("sim") {
             let gpu = SimGpu::new(SimConfig::parse(device)?)?;
@@ -68,7 +69,7 @@ mod turns {
         Ok(Device::parse(device)?.open()?.driver)
     }
 
-    /// A process that does what each line of its input says.
+    /// The worker process: does the task in each line of its input.
     fn work(device: &str, folder: &Path, options: &str) -> Outcome<()> {
         let allocator = Arc::new(Allocator::new(driver(device, folder)?, Config::parse(options)?)?);
         let membership = Terms::of(&allocator).map(|terms| Membership::start(terms, Arc::downgrade(&allocator)));
@@ -86,7 +87,7 @@ mod turns {
             let begun = Instant::now();
             let done = match line.split_whitespace().collect::<Vec<_>>()[..] {
                 ["phase", bytes, seed] => phase(&allocator, bytes.parse()?, seed.parse()?),
-                // One block, which is freed at once: the time is that of its allocation.
+                // Allocates one block, reports the time of this, and frees the block.
                 ["take", bytes] => take(&allocator, bytes.parse()?),
                 ["fill"] => allocator
                     .driver()
@@ -113,7 +114,7 @@ mod turns {
         Ok(json!({ "bytes": bytes, "allocated_ms": allocated_ms }))
     }
 
-    /// Takes blocks, fills each with bytes of its own, looks for them, and frees all.
+    /// Allocates blocks, fills each with bytes of its own, checks these bytes, and frees all blocks.
     fn phase(allocator: &Allocator, bytes: u64, seed: u64) -> Outcome<Value> {
         let (mut blocks, mut left, mut state) = (Vec::new(), bytes, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let begun = Instant::now();
@@ -184,14 +185,15 @@ mod turns {
     }
 
     impl Drop for Worker {
-        /// SIGKILL.
+        /// Kills the process with SIGKILL.
         fn drop(&mut self) {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 
-    /// Waits until the memory of processes that have ended is free again: most of the device is, or two seconds are over.
+    /// Waits for the driver to reclaim the memory of ended processes: until 95% of the device is free, at most two
+    /// seconds.
     fn rest(device: &str, folder: &Path) -> Outcome<()> {
         let (driver, begun) = (driver(device, folder)?, Instant::now());
         while begun.elapsed() < Duration::from_secs(2) {
@@ -204,7 +206,7 @@ mod turns {
         Ok(())
     }
 
-    /// Prints what a process did. Returns whether it could.
+    /// Prints what a process did. Returns whether it succeeded.
     fn tell(what: &str, more: Value, answer: &Value) -> bool {
         println!("{}", json!({ "what": what, "of": more, "answer": answer }));
         answer["error"].is_null()
@@ -222,7 +224,7 @@ mod turns {
     fn direct_in(device: &str, folder: &Path) -> Outcome<bool> {
         let socket = folder.join("broker.sock");
         let broker = Broker::start(&socket)?;
-        // As before, without it: the second is refused.
+        // Without a broker, the second process runs out of memory.
         {
             let [mut one, mut two] = [Worker::start(device, folder, "")?, Worker::start(device, folder, "")?];
             let task = format!("phase {} 1", one.total / 100 * PERCENT);
@@ -240,7 +242,7 @@ mod turns {
                     workers[at].begin(&task)?;
                     std::thread::sleep(Duration::from_millis(60));
                     drop(workers.remove(at));
-                    // The other begins at once.
+                    // The other process begins its phase immediately.
                     let answer = workers[0].run(&task)?;
                     whole &= tell("phase right after kill -9 of the other", json!({ "round": round }), &answer);
                     let begun = Instant::now();

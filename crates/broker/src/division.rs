@@ -1,12 +1,12 @@
-//! The division of a demand among processes.
+//! The division of a demand for bytes among the processes that can give memory.
 //!
 //! Owns: the division. The inputs are bytes; other files handle processes.
 //!
 //! # Note: the level
 //!
 //! Think of a line at the same height over all guarantees, in bytes. Each process gives the free part of the memory
-//! that it holds above the line. The line sinks until the given bytes suffice. So the process that holds the most
-//! beyond its guarantee gives first. Two processes with enough free memory end at the same height above their
+//! that it holds above the line. The line sinks until the given bytes meet the demand. So the process that holds the
+//! most beyond its guarantee gives first. Two processes with enough free memory end at the same height above their
 //! guarantees (max-min fairness, as in Demers, Keshav and Shenker, SIGCOMM 1989).
 //!
 //! ```text
@@ -48,7 +48,7 @@ impl Holder {
         self.free.min(self.held) - self.lendable().min(self.held)
     }
 
-    /// Returns the bytes that the process gives at this level of the line.
+    /// Returns the bytes that the process gives if the line is at this height.
     fn gives(&self, level: u64) -> u64 {
         self.lendable().min(self.above().saturating_sub(level))
     }
@@ -63,14 +63,14 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     if sum(0) <= demanded {
         return holders.iter().map(Holder::lendable).collect();
     }
-    // The loop finds the highest level at which the given bytes suffice.
+    // The loop finds the highest level at which the given bytes meet the demand.
     let (mut enough, mut too_high) = (0, u64::MAX);
     while too_high - enough > 1 {
         let middle = enough + (too_high - enough) / 2;
         if sum(middle) >= demanded { enough = middle } else { too_high = middle }
     }
     let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
-    // At the next level the bytes are too few, so the surplus is less than one byte for each process.
+    // One byte higher the bytes are too few, so the surplus is less than one byte for each process.
     let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
     for (share, holder) in shares.iter_mut().zip(holders) {
         let next = holder.gives(enough.saturating_add(1));
@@ -141,7 +141,7 @@ mod tests {
             let kept = |at: usize| holders[at].above() - given[at];
             for poor in 0..holders.len() {
                 for rich in 0..holders.len() {
-                    // A process with more to give is at the line or below it.
+                    // A process that could give more is not above the line; a process that gives is not below it.
                     if given[poor] > 0 && given[rich] < holders[rich].lendable() {
                         prop_assert!(kept(rich) <= kept(poor).saturating_add(1), "{poor} {rich} {given:?} {holders:?}");
                     }
@@ -157,7 +157,7 @@ mod tests {
         ) {
             let less = divide(demand, &holders);
             for (before, after) in less.iter().zip(divide(demand + more, &holders)) {
-                // The inequality is exact up to the surplus byte of one level.
+                // A process may give one byte less, because the surplus is taken from some processes only.
                 prop_assert!(after.saturating_add(1) >= *before);
             }
         }

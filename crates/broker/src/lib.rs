@@ -1,8 +1,8 @@
 //! Free memory of a GPU, lent between the processes of one user.
 //!
 //! Allocators keep the memory that they have freed, and other processes on the device may run out of memory meanwhile.
-//! Processes that opted in join a broker. When one of them is short of memory, the broker asks the others how much they
-//! could spare. The asked processes give memory back to the driver, and the short process allocates it there.
+//! Processes that opted in join a broker. When one of them is short of memory, the broker asks the other processes how
+//! much they could spare. These give memory back to the driver, from which the process that asked allocates it.
 //! docs/broker.md is the page for users; the command `seamalloc broker` runs [`Broker`].
 //!
 //! ```text

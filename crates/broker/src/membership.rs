@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The time limit for immediate answers of the broker, and for sending a line.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time limit for the answer to a demand. The broker asks the others in up to three rounds (`ROUNDS`) of at most
-/// two seconds each (`GIVE`). A demand may also wait for earlier demands.
+/// The time limit for the answer to a demand. The broker asks the other processes in up to three rounds (`ROUNDS`) of
+/// at most two seconds each (`GIVE`). A demand may also wait for earlier demands.
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
 /// The time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -32,10 +32,10 @@ const RETURN: Duration = Duration::from_secs(3);
 /// The time between two demands of one request: an eighth of the time that the request has waited, within these bounds.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// The pause between two tries to release memory for one demand of the broker. Meanwhile work on the GPU may end, so
-/// that the next try finds more.
+/// that the next try finds more free memory.
 const BETWEEN_RELEASES: Duration = Duration::from_millis(1);
-/// The longest time that an answer waits until the GPU has passed freed memory. Afterwards the answer reports the bytes
-/// released so far.
+/// The longest time for which an answer waits for work on the GPU that still uses freed memory. Afterwards the answer
+/// reports the bytes released so far.
 const MOST_RELEASES: Duration = Duration::from_millis(20);
 
 /// The terms on which a process takes part.
@@ -158,8 +158,8 @@ impl Membership {
         self.shared.link().is_some_and(|link| link.member.is_some())
     }
 
-    /// Waits until a broker knows this process, for at most `most`. Returns whether a broker knows it; `false` at once
-    /// in a forked child.
+    /// Waits until a broker knows this process, for at most `most`. Returns whether a broker knows it. In a forked
+    /// child, returns `false` without waiting.
     #[must_use]
     pub fn wait_joined(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
@@ -307,8 +307,8 @@ fn pause(waited: Duration, left: Duration) -> Duration {
     (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
 }
 
-/// Returns whether a request waits before it tries again. If other processes gave enough, the request tries again at
-/// once. A request that has waited longer than the longest pause always waits.
+/// Returns whether a request waits before it tries again. If other processes gave enough, the request tries again
+/// immediately. A request that has waited longer than the longest pause always waits.
 fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
     given < missing || waited > PAUSES.1
 }
@@ -368,15 +368,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Returns a device and an allocator with three free blocks of 100 MiB. The GPU has passed the first block, and
-    /// passes the others after `ns` nanoseconds.
+    /// Returns a device and an allocator with three free blocks of 100 MiB. The GPU has completed the work on the first
+    /// block, and completes the work on the others after `ns` nanoseconds.
     fn freed(ns: u64) -> (Arc<SimGpu>, Allocator) {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("chunk_size_mb:2").unwrap()).unwrap();
         let blocks =
             [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
         allocator.free(blocks[0].0).unwrap();
-        // After this call, the GPU has passed the event of the first block.
+        // This call records the first block's event, which completes in the next call.
         allocator.lending().lend(2 * MIB).unwrap();
         gpu.synchronize().unwrap();
         for (address, stream) in &blocks[1..] {

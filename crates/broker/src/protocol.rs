@@ -1,4 +1,4 @@
-//! The protocol over the socket: lines of JSON, with a version in the first of each connection.
+//! The protocol over the socket: lines of JSON. The first line of each connection has the version.
 //!
 //! Owns: the messages, and their bounds. `docs/broker.md` shows an exchange.
 //!

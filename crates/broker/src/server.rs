@@ -27,7 +27,8 @@ const QUESTIONS: usize = 8;
 const OF_A_MEMBER: usize = 2;
 /// Descriptors of the program itself: descriptors opened before, the socket, and its lock.
 const OWN: usize = 32;
-/// The most bytes that are read from a connection at a time, so that a busy connection does not delay the others.
+/// The most bytes that are read from a connection at a time, so that a busy connection does not delay other
+/// connections.
 const AT_A_TIME: usize = 16 << 10;
 
 /// A broker that listens.

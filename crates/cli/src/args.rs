@@ -47,14 +47,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     pub(crate) lag: u64,
-    /// How often each trace is replayed over.
+    /// How often each trace is replayed in a row.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole(text, 1..=MAX_PASSES),
           allow_negative_numbers = true)]
     pub(crate) passes: u32,
     /// Print one JSON object a line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also save what is printed as a picture.
+    /// Also save the printed output as a picture.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = picture, conflicts_with = "json")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -172,11 +172,11 @@ pub(crate) struct FitArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
-    /// Make the page of a whole job instead: of what `python -m seamalloc fleet --json` printed.
+    /// Make the page of a whole job instead, from the output of `python -m seamalloc fleet --json`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "strategy", "conf",
           "device", "lag", "passes", "seed", "steps", "map", "quick", "times_live", "library", "json"])]
     pub(crate) fleet: Option<PathBuf>,
-    /// Where the page is written: a file of its own, HTML.
+    /// The HTML file to which the page is written.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "json")]
     pub(crate) output: Option<PathBuf>,
     /// Files whose paths contain this are a library's, not the user's own code; may be given several times.
@@ -211,8 +211,8 @@ pub(crate) struct ConvertArgs {
     /// A trace in any format that is read, or the name of a recorded job or a generated workload.
     #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
     pub(crate) from: PathBuf,
-    /// Where to; the name's end tells the format: .seam, .csv, .csv.gz, or .pickle, a snapshot for pytorch.org/memory_viz in
-    /// which each block has an address of its own.
+    /// The file to write; the name's end tells the format: .seam, .csv, .csv.gz, or .pickle, a snapshot for
+    /// pytorch.org/memory_viz in which each block has an address of its own.
     #[arg(value_name = "TO", value_hint = ValueHint::FilePath, value_parser = destination)]
     pub(crate) to: PathBuf,
     #[command(flatten)]
@@ -224,16 +224,17 @@ pub(crate) struct CompareArgs {
     /// Lines that `stress`, `replay`, `fit`, `whatif` or `study` printed with --json, gzipped or not.
     #[arg(value_name = "BASE", value_hint = ValueHint::FilePath)]
     pub(crate) base: PathBuf,
-    /// The lines to be compared with them; `-` is standard input.
+    /// The lines to be compared with BASE; `-` is standard input.
     #[arg(value_name = "NEW", value_hint = ValueHint::FilePath, default_value = STDIN)]
     pub(crate) new: PathBuf,
     /// NEW may lack rows of BASE.
     #[arg(long)]
     pub(crate) subset: bool,
-    /// Compare the driver's times too, which a simulated device takes by its model; those of this machine's clock stay out.
+    /// Compare the driver's times too, which a simulated device takes by its model; times of this machine's clock stay
+    /// out.
     #[arg(long)]
     pub(crate) times: bool,
-    /// Print one JSON object a difference instead of a table.
+    /// Print one JSON object for each difference instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
 }

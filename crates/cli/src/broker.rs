@@ -34,7 +34,7 @@ pub(crate) struct BrokerArgs {
     /// Listen, or ask, at this socket [default: broker.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID].
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
-    /// Print one JSON object a line: for each thing that happens, or for each process.
+    /// Print one JSON object a line: for each event of the broker, or for each process.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -78,7 +78,7 @@ const COLUMNS: &[Column<MemberStatus>] = &[
         .spare(7),
 ];
 
-/// The open files that the most members and questions take at once.
+/// The open files that the broker needs while it has the most members and questions.
 const DESCRIPTORS: u64 = 4096;
 /// Characters of a command line that are shown.
 const PROGRAM: usize = 40;

@@ -130,12 +130,12 @@ pub(crate) enum Command {
     Broker(crate::broker::BrokerArgs),
     /// Convert a trace to .seam, .csv, .csv.gz or .pickle.
     Convert(ConvertArgs),
-    /// Compare what two versions print with --json, times left out.
+    /// Compare the --json output of two versions, without times.
     #[command(after_help = format!("{COMPARED} {KEYS}"))]
     Compare(CompareArgs),
     /// Write man pages of the command and its subcommands.
     Man {
-        /// The folder to write them to, which is made where it is not there: ~/.local/share/man/man1.
+        /// The folder to write them to, which is made if it does not exist: ~/.local/share/man/man1.
         #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         folder: PathBuf,
     },

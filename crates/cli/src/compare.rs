@@ -1,5 +1,5 @@
-//! `seamalloc compare`: the differences between two files of JSON lines. Times are left out, or only the times of this
-//! machine's clock.
+//! `seamalloc compare`: the differences between two files of JSON lines. Times are left out; with `--times`, only the
+//! times of this machine's clock are.
 //!
 //! Owns: the pairing of rows, and the differences of two rows. The columns define which keys identify the run and which
 //! are times.
@@ -109,7 +109,7 @@ impl Kinds {
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
-    /// A key of no report counts as a result, so that no difference is missed.
+    /// A key that no report has counts as a result, so that no difference is missed.
     fn of(&self, key: &str) -> Kind {
         self.0.get(key).copied().unwrap_or(Kind::Result)
     }
@@ -246,7 +246,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a value as a cell. Of a long value, returns the part that begins to differ from the other value.
+/// Returns a value as a cell. Of a long value, returns the part around the first difference from the other value.
 fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     let Some(value) = value else { return Cell::Failed("missing".to_owned()) };
     let Some(other) = other else {

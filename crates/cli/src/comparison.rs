@@ -31,7 +31,7 @@ impl Comparison {
         self.workloads.push((kind, Vec::new()));
     }
 
-    /// Adds the passes of the next strategy over the last workload.
+    /// Adds the passes of the next strategy over the workload that was begun last.
     pub(crate) fn add(&mut self, passes: &[PassReport]) {
         let ran = passes.iter().all(|pass| pass.oom.is_none());
         let first = passes.first().filter(|_| ran);
@@ -88,8 +88,8 @@ impl Comparison {
         Some(text + ".")
     }
 
-    /// Returns a sentence that says how much `theirs` holds compared with `ours`, and how many times as long it spends
-    /// in the driver.
+    /// Returns a sentence that says how much `theirs` holds compared with `ours`, and how many times as long `theirs`
+    /// spends in the driver.
     fn price(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let beside = |kind: &'static str| {
@@ -129,7 +129,7 @@ fn listed(words: &[String]) -> Option<String> {
     Some(if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) })
 }
 
-/// Returns the least and the largest of some bytes, without 0, such as "0.02 to 4.60 GiB".
+/// Returns the range of the byte counts that are not 0, such as "0.02 to 4.60 GiB".
 fn range(bytes: impl Iterator<Item = u64>) -> Option<String> {
     let bytes: Vec<_> = bytes.filter(|bytes| *bytes > 0).collect();
     let (least, most) = (gib(*bytes.iter().min()?), gib(*bytes.iter().max()?));

@@ -15,7 +15,7 @@ use seamalloc_evict::graph::Graph;
 use seamalloc_evict::{Below, EvictReport, SchemeKind, budget, judge, peak, read};
 use std::path::{Path, PathBuf};
 
-/// The default memories: PyTorch's two allocators, `stitch`, Coop's arena, and plain counting.
+/// The default of `--strategy`: PyTorch's two allocators, `stitch`, Coop's arena, and plain counting.
 const STRATEGIES: [&str; 5] = ["caching", "expandable", "stitch", Below::ARENA, Below::COUNTED];
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) struct EvictArgs {
     /// Print one JSON object a line instead of a table.
     #[arg(long)]
     json: bool,
-    /// Also save what is printed as a picture.
+    /// Also save the printed output as a picture.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = picture,
           conflicts_with = "json")]
     svg: Option<PathBuf>,

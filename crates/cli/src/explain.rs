@@ -78,7 +78,7 @@ mod tests {
         assert!(long.lines().all(|line| line.len() <= WIDTH) && long.lines().count() == 5, "{long}");
     }
 
-    /// Returns the keys that a section of the page explains: the code spans of the first cells of its table.
+    /// Returns the keys that a section of docs/json.md explains: the code spans in the first column of its table.
     fn explained(section: &str) -> Vec<&'static str> {
         let heading = format!("\n## {section}\n");
         let text = PAGE.split_once(&heading).map(|(_, text)| text.split("\n## ").next().unwrap_or_default());

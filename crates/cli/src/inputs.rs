@@ -17,7 +17,7 @@ impl Inputs {
         Self { of, broken: 0 }
     }
 
-    /// Reads all inputs before any run, so that unreadable inputs are reported at once.
+    /// Reads all inputs before any run, so that all unreadable inputs are reported at the start.
     ///
     /// # Errors
     /// The error of a single input; [`Failure::Broken`] if none can be read.

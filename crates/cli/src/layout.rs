@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The most owners that are listed.
 const MOST_OWNERS: usize = 10;
 
-/// The assumptions behind the largest requests.
+/// The assumptions behind the largest request that each strategy could serve.
 const ASSUMPTIONS: &str = "The blocks stay where they are. native serves a request from one hole, or from wholly free segments that \
     it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins all free pieces of 2 MiB, for \
     which it splits chunks; with split:off it joins wholly free pieces of 20 MiB and two free ends of others.";
@@ -98,7 +98,7 @@ fn print(output: &mut Output, layout: &Layout, words: &LayoutWords) -> Result<()
     output.table(&table)?;
     output.text("")?;
     words.texts.iter().try_for_each(|text| output.text(text))?;
-    // The first table is that of the pools.
+    // The first table is that of the pools, which is printed above.
     for table in words.tables.iter().skip(1) {
         output.text("")?;
         output.text(&table.caption)?;

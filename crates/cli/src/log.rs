@@ -32,7 +32,8 @@ fn logged() -> Targets {
     named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }
 
-/// The options that some strategies ignore, with these strategies, and the strategies that use the option.
+/// The options that some strategies ignore, each with the strategies that ignore it, and a text that names those that
+/// use it.
 static UNHEEDED: Mutex<BTreeMap<String, (Vec<String>, String)>> = Mutex::new(BTreeMap::new());
 
 /// Writes a line for each option that strategies of the command ignored, after the command's output.

@@ -9,7 +9,7 @@ use seamalloc::units::format_bytes;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-/// The width at which sentences are wrapped, in characters, if the terminal is not narrower. A table has this width.
+/// The width at which sentences are wrapped, in characters, unless the terminal is narrower: the width of a table.
 const TEXT_WIDTH: usize = 90;
 /// The greatest width of lists, in characters.
 const LIST_WIDTH: usize = 100;

@@ -24,7 +24,7 @@ use std::path::Path;
 
 /// The most events of a trace for which every strategy gets a map. The limit keeps the page at some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
-/// The number of lines of the program that are named one by one.
+/// The number of owners of memory (lines of the program) that are listed.
 const OWNERS: usize = 20;
 
 pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {

@@ -82,7 +82,7 @@ impl<'a> SideBySide<'a> {
         self.set = Some(Set { kind, heading });
     }
 
-    /// Replays one trace with every strategy. Rows are printed with the table, and JSON lines at once.
+    /// Replays one trace with every strategy. JSON lines are printed immediately, rows later with the table.
     pub(crate) fn run(&mut self, trace: &Trace) -> Result<(), Failure> {
         self.comparison.begin(self.set.map_or("traces", |set| set.kind));
         for (index, options) in self.args.runs().into_iter().enumerate() {
@@ -101,7 +101,7 @@ impl<'a> SideBySide<'a> {
                 if self.args.json {
                     output::print(&report.to_json().to_string())?;
                 } else {
-                    // A trace is named once, and a strategy in its first pass.
+                    // Only the trace's first row has its name, and only a strategy's first pass has the strategy's.
                     self.table.add(report, if report.pass > 1 { 2 } else { usize::from(index > 0) });
                 }
                 if let Some((_, shortage)) = &report.oom {

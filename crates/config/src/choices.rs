@@ -2,7 +2,8 @@
 //!
 //! Owns: [`StreamSharing`] and [`Split`].
 
-/// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
+/// When memory freed on one stream may serve requests of another stream. Only the strategy `stitch` shares memory
+/// between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -12,8 +13,8 @@ pub enum StreamSharing {
     Never,
     /// When the GPU has completed the work before the free.
     Completed,
-    /// At once, behind a GPU-side wait for the free, and for the streams that `record_stream` named. Programs run far ahead of the GPU,
-    /// so that waiting for completion alone gains nothing.
+    /// Immediately. On the GPU, the other stream first waits for the free and for the streams that `record_stream`
+    /// named. Programs run far ahead of the GPU, so `completed` would gain nothing.
     #[default]
     Wait,
 }
@@ -34,22 +35,20 @@ impl StreamSharing {
 }
 
 /// Whether chunks of physical memory that are partly in use are split, so that free memory inside them serves any
-/// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents
-/// kept.
+/// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, with the
+/// same contents: an exchange.
 ///
 /// # All streams must be known
 /// Before an exchange the CPU waits for the device. A gate then holds every stream that the allocator knows
-/// ([`DeviceProperties::stream_gates`](seamalloc_driver::DeviceProperties::stream_gates)): work that other threads launch
-/// meanwhile runs after the exchange. The allocator knows the default stream, with it all streams that wait for the
-/// default stream, and every stream that was named in a request, a free or
-/// `record_stream`. A program in which a thread may launch work, during another thread's
-/// request, on any other stream that uses memory of the allocator, names that stream to
-/// `Streams::announce`, or sets [`Self::Off`].
+/// ([`DeviceProperties::stream_gates`](seamalloc_driver::DeviceProperties::stream_gates)): work that other threads
+/// launch meanwhile runs after the exchange. The allocator knows the default stream, thereby all streams that wait for
+/// the default stream, and every stream that was named in a request, a free or `record_stream`. A program in which a
+/// thread may launch work, during another thread's request, on any other stream that uses memory of the allocator, must
+/// announce that stream (`Streams::announce`), or set [`Self::Off`].
 ///
-/// Memory that other processes were given is never exchanged; no memory is, during captures, in guard mode, once another
-/// device has access, or while a stream is marked external. Physical memory that something else than the GPU reaches, such
-/// as a network card (RDMA) or a disk (cuFile), must be named to
-/// `Sharing::pin_physical`.
+/// Memory that other processes were given is never exchanged. No memory is exchanged during captures, in guard mode,
+/// once another device has access, or while a stream is marked external. If a network card (RDMA) or a disk (cuFile)
+/// reaches physical memory directly, the program must name this memory to `Sharing::pin_physical`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -61,8 +60,8 @@ pub enum Split {
     /// gates.
     #[default]
     LastResort,
-    /// Before a request is refused, behind a gate where one can be closed, and without one otherwise: the program promises
-    /// that until the allocation returns no other thread launches work that uses memory of the allocator.
+    /// Before a request is refused, behind a gate if one can be closed, and otherwise without a gate: the program
+    /// promises that no other thread launches work that uses memory of the allocator until the allocation returns.
     Ungated,
 }
 

@@ -1,4 +1,4 @@
-//! Which options have an effect: with which strategies, beside which other options, on which devices.
+//! Whether an option has an effect with a strategy, with the other options, and on a device.
 //!
 //! Owns: the tables, from which the warnings and part of `docs/options.md` follow. An option counts as given if its
 //! value is not the default.
@@ -11,11 +11,11 @@ use super::values::TARGET;
 use seamalloc_driver::DeviceProperties;
 use std::fmt;
 
-/// Options that have an effect only beside others, or on certain devices.
+/// Options that have an effect only together with other options, or on certain devices.
 struct Rule {
     options: &'static [&'static str],
     has_effect: fn(&Config, &DeviceProperties) -> bool,
-    /// Why the option has no effect where `has_effect` is false.
+    /// Why the option has no effect if `has_effect` returns `false`.
     reason: &'static str,
 }
 
@@ -117,12 +117,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Logs that an option was given which has no effect, and why.
+/// Logs that a given option has no effect, and why.
 pub(super) fn tell(option: &str, reason: impl fmt::Display) {
     tracing::warn!(target: TARGET, "the option `{option}` has no effect: {reason}");
 }
 
-/// Logs a warning for each of these options that has no effect on a device.
+/// Logs a warning for each given option that has no effect on a device.
 pub fn tell_without_effect(config: &Config, device: &DeviceProperties) {
     for row in ROWS.iter().filter(|row| (row.is_given)(config)) {
         if let Some(reason) = reason(row, config, device) {
@@ -140,7 +140,7 @@ pub fn has_effect(option: &str, config: &Config, device: &DeviceProperties) -> b
 
 /// Returns why a given option has no effect, or `None` if it has one.
 fn reason(row: &Row<Config>, config: &Config, device: &DeviceProperties) -> Option<Reason> {
-    // A pool of host memory sets the option by itself, whatever the strategy.
+    // A pool of host memory sets `sharing:completed` itself, whatever the strategy, so the value needs no warning.
     let is_set = row.name == "sharing" && config.sharing == StreamSharing::Completed;
     if !is_set && !row.strategies.contains(&config.strategy) {
         return Some(Reason::Strategy(config.strategy, row.strategies));
@@ -153,7 +153,7 @@ fn reason(row: &Row<Config>, config: &Config, device: &DeviceProperties) -> Opti
 mod tests {
     use super::*;
 
-    /// Checks that each name in the rules is that of an option, as it is written.
+    /// Checks that each name in the rules is the name of an option.
     #[test]
     fn every_name_is_that_of_an_option() {
         for option in RULES.iter().flat_map(|rule| rule.options) {

@@ -40,7 +40,7 @@ pub enum ConfigError {
         option: String,
         /// The value as given.
         found: String,
-        /// The values that it takes.
+        /// The values that the option takes.
         expected: String,
     },
     /// The text is not a list of `key:value`.
@@ -49,7 +49,7 @@ pub enum ConfigError {
         text: String,
         /// The position of the error, in bytes.
         at: usize,
-        /// The text that was expected there.
+        /// The text that was expected at this position.
         expected: &'static str,
     },
 }

@@ -5,8 +5,8 @@
 pub struct Headroom {
     /// Bytes; 0 for none.
     pub bytes: u64,
-    /// Whether requests may grow into the headroom. A soft headroom refuses no request: while the device has less free,
-    /// memory that no request has needed for ten seconds is released.
+    /// Whether memory may grow into the headroom. A soft headroom refuses no request. While the device has fewer bytes
+    /// free, memory that no request has needed for ten seconds is released.
     pub is_soft: bool,
 }
 
@@ -20,7 +20,7 @@ impl Headroom {
         Self { bytes, is_soft: false }
     }
 
-    /// Returns a headroom into which requests may grow.
+    /// Returns a headroom into which memory may grow.
     #[must_use]
     pub const fn soft(bytes: u64) -> Self {
         Self { bytes, is_soft: true }

@@ -4,8 +4,9 @@ use super::{Config, ConfigError, Headroom, Split, StreamSharing};
 
 impl Config {
     /// Returns these options for memory that the CPU uses too: streams share freed memory only once the GPU has
-    /// completed the work before the free. No stream waits for another on the GPU, since the CPU would not wait too. No
-    /// chunk is split. A soft headroom is left out, since a release of page-locked memory makes the CPU wait.
+    /// completed the work before the free. No stream waits for another on the GPU, since such a wait would not hold
+    /// back the CPU. No chunk is split. A soft headroom is left out, since a release of page-locked memory makes the
+    /// CPU wait.
     ///
     /// # Errors
     /// The errors of [`Self::check_for_host_pool`].
@@ -15,7 +16,8 @@ impl Config {
         Ok(Self { sharing: StreamSharing::Completed, split: Split::Off, headroom, ..self })
     }
 
-    /// Refuses options with which the device reads or writes contents in the order of streams.
+    /// Refuses options with which the device reads or writes contents in the order of streams, which the CPU does not
+    /// keep.
     ///
     /// # Errors
     /// [`ConfigError::BadValue`] for guard mode, `split:ungated` and `spill`.

@@ -8,7 +8,7 @@ use super::strategy_kind::StrategyKind;
 use seamalloc_driver::nearest::near;
 use std::fmt;
 
-/// Options of PyTorch without effect here.
+/// Options of PyTorch that have no effect in this allocator.
 pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "release_lock_on_cudamalloc",
     "graph_capture_record_stream_reuse",

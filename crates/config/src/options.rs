@@ -17,7 +17,7 @@ use super::values::{
 use crate::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use std::fmt::{self, Display as _};
 
-/// The strategies that take segments as PyTorch does.
+/// The strategies that can take plain segments of PyTorch's sizes.
 const PYTORCH_LIKE: [StrategyKind; 4] = [Caching, Expandable, Gmlake, Stitch];
 
 include!("table.rs");
@@ -35,7 +35,7 @@ impl Config {
         Self { strategy, strategy_named: true, ..self }
     }
 
-    /// Returns whether a device that lacks what the strategy needs is an error.
+    /// Returns whether a device that lacks a feature which the strategy needs is an error.
     #[doc(hidden)]
     #[must_use]
     pub fn insists_on_strategy(&self) -> bool {
@@ -43,14 +43,14 @@ impl Config {
     }
 
     /// Returns the most bytes that `memory_limit` and `per_process_memory_fraction` let an allocator hold on a device
-    /// with `total` bytes; `None` without either.
+    /// with `total` bytes; `None` if neither option is given.
     #[must_use]
     pub fn limit_on(&self, total: u64) -> Option<u64> {
         let fraction = self.memory_fraction.map(|fraction| (total as f64 * fraction) as u64);
         fraction.into_iter().chain(self.memory_limit).min()
     }
 
-    /// Checks the ranges of options, and options that depend on one another.
+    /// Checks the range of each option, also where the range depends on another option.
     ///
     /// # Errors
     /// [`ConfigError::BadValue`] for the first option that is outside of its range.
@@ -93,7 +93,7 @@ fn set_backend(config: &mut Config, option: &str, value: &str) -> Result<(), Con
 
 fn set_large_segment_size(config: &mut Config, option: &str, value: &str) -> Result<(), ConfigError> {
     config.large_segment_size = Mib.read(option, value)?;
-    // The default of `max_non_split_rounding` grows too, since it may not be smaller than a large segment.
+    // `max_non_split_rounding` grows too, since its value may not be smaller than a large segment.
     config.max_non_split_rounding = config.max_non_split_rounding.max(config.large_segment_size);
     Ok(())
 }

@@ -21,8 +21,8 @@ pub const MAX_REQUEST: u64 = 1 << 60;
 /// The powers of two, from 1 MiB to 32 GiB, for which `roundup_power2_divisions` has a value each.
 pub const ROUNDUP_INTERVALS: usize = 16;
 
-/// The number of parts of each power of two to which a request is rounded up; 0 turns this off. The first entry also
-/// applies below 1 MiB, the last above 32 GiB.
+/// The number of equal parts between each power of two and the next; a request is rounded up to the end of a part. 0:
+/// off. The first entry also applies below 1 MiB, the last above 32 GiB.
 pub type RoundupDivisions = [u32; ROUNDUP_INTERVALS];
 
 /// Returns the block size for a request of `size` bytes. No request above [`MAX_REQUEST`] is ever served.
@@ -36,7 +36,7 @@ pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
     let divisions = u64::from(divisions[interval]);
     if divisions > 1 && size > MIN_BLOCK * divisions {
         let power = 1u64 << size.ilog2();
-        // Not 0: `size` exceeds 512 times the divisions, so their width is at least 512.
+        // The width is not 0: `size` exceeds 512 times the divisions, so each division has at least 512 bytes.
         let width = power / divisions;
         return up_to_multiple(size, width.next_multiple_of(MIN_BLOCK));
     }
@@ -55,7 +55,7 @@ pub fn segment_size(size: u64, large_segment: u64) -> u64 {
     }
 }
 
-/// Returns the next multiple, or the last one that fits in 64 bits, so that the size cannot wrap around.
+/// Returns the next multiple of `of`, or the last multiple that fits in 64 bits, so that the size cannot wrap around.
 #[inline]
 fn up_to_multiple(size: u64, of: u64) -> u64 {
     size.checked_next_multiple_of(of).unwrap_or(u64::MAX - u64::MAX % of)

@@ -22,7 +22,7 @@ pub(super) struct Row<C> {
     pub(super) check: fn(&C) -> Result<(), ConfigError>,
 }
 
-/// Checks a value by `valid`, which returns the expectation that the value does not meet.
+/// Checks a value by `valid`. Its error says what value was expected.
 pub(super) fn check<T, C>(
     option: &str,
     syntax: &impl Syntax<T>,

@@ -1,4 +1,4 @@
-//! Live memory that does not fit the device: the part of it that lies in host memory instead.
+//! Spilling: live memory that does not fit the device lies in host memory.
 //!
 //! Owns: the description of memory that may be spilled, the trait of policies that choose it, and the default policy.
 
@@ -40,26 +40,26 @@ impl fmt::Display for Advice {
     }
 }
 
-/// A chunk of physical memory that may be spilled: no other process, device or registration uses it, no graph's private
-/// pool has a part of it, and no part of it is for small requests.
+/// A chunk of physical memory that may be spilled: no other process or device uses it, it is not registered
+/// (`Sharing::pin_physical`), no graph's private pool has a part of it, and no part of it is for small requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpillCandidate {
     /// Bytes of device memory that spilling the chunk frees.
     pub size: u64,
-    /// The part of `size` in live blocks: these bytes are copied, and take host memory.
+    /// The bytes of `size` in live blocks, which are copied, and take host memory.
     pub live: u64,
     /// Bytes of the largest live block of which a part lies in the chunk.
     pub largest: u64,
-    /// Allocations and frees since the program last used one of the blocks in the chunk: since it was allocated, named
-    /// to `Allocator::record_stream`, or advised.
+    /// The number of allocations and frees since the program last used a block in the chunk. A block is used when it is
+    /// allocated, named to `Allocator::record_stream`, or advised.
     pub age: u64,
     /// The hottest advice for any block in the chunk.
     pub advice: Advice,
 }
 
 impl SpillCandidate {
-    /// Returns a chunk of so many bytes without live blocks: as old and as cold as can be.
+    /// Returns a chunk of `size` bytes without live blocks, with the greatest age and the coldest advice.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(size: u64) -> Self {

@@ -8,7 +8,7 @@ use std::fmt;
 /// its strategies.
 macro_rules! kinds {
     ($($(#[$about:meta])* $family:ident[$count:literal] { $($(#[$doc:meta])* $kind:ident = $name:literal,)* })*) => {
-        /// The strategy for requests that no free block fits, and for free memory.
+        /// The strategy by which an allocator serves requests that no free block fits, and keeps free memory.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum StrategyKind {
@@ -32,7 +32,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The strategies that are compared where none is named: this project's, and those that it stands beside.
+    /// The strategies that are compared by default: this project's, and those with which it competes.
     MAIN[4] {
         /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
         Caching = "caching",
@@ -57,15 +57,15 @@ kinds! {
     }
     /// The allocators of Paddle.
     PADDLE[4] {
-        /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, split at their backs.
+        /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, cut from their ends.
         PaddleAutoGrowth = "paddle-auto-growth",
         /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
         PaddleNaiveBestFit = "paddle-naive-best-fit",
-        /// Paddle's `thread_local`: `naive_best_fit` for each thread. An `Allocator` takes streams for threads; a
-        /// `Facade` of `seamalloc-layers` has one a thread.
+        /// Paddle's `thread_local`: `naive_best_fit` for each thread. An `Allocator` has one for each stream; a
+        /// `Facade` of `seamalloc-layers` has one for each thread.
         PaddleThreadLocal = "paddle-thread-local",
-        /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
-        /// together before it refuses a request.
+        /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): an address range grows at its
+        /// end, and free memory is moved together before a request is refused.
         PaddleVmm = "paddle-vmm",
     }
     /// The allocators of the driver itself.

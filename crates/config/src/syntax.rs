@@ -15,14 +15,14 @@ const NOT_GIVEN: &str = "None";
 impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
-    /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, `headroom:4GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
-    /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
-    /// `guard_quarantine_mb`. The strategies `exact` and `buddy` have `exact_buffer_mb` and `buddy_capacity_mb`, those of Paddle
-    /// its flags, such as `FLAGS_free_idle_chunk:True` ([`PaddleFlags`](crate::PaddleFlags)).
+    /// Besides PyTorch's keys there are `strategy:NAME`, `memory_limit:80GiB`, `headroom:4GiB`, the options of
+    /// stitching: `sharing`, `max_view_mappings`, `max_views` and `max_view_address_space`, and the options of guard
+    /// mode: `guard`, `guard_sample`, `guard_min_size` and `guard_quarantine_mb`. The strategies `exact` and `buddy`
+    /// have `exact_buffer_mb` and `buddy_capacity_mb`, the strategies of Paddle have Paddle's flags, such as
+    /// `FLAGS_free_idle_chunk:True` ([`PaddleFlags`](crate::PaddleFlags)).
     ///
-    /// The value `None` means that the option is not given. Sizes have a unit, except where the option's name has it
-    /// (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
+    /// The value `None` means that the option is not given. Sizes have a unit, unless the option's name has the unit
+    /// (`_mb`), or the option comes from another allocator and counts bytes (`fragLimit`).
     ///
     /// ```
     /// use seamalloc::{Config, StrategyKind};
@@ -33,7 +33,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// The error names the option and its values; for an unknown name, it suggests the nearest one that exists.
+    /// The error names the option and its values; for an unknown name, it suggests the nearest name that exists.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::default().overlaid(text)
     }

@@ -23,8 +23,8 @@ options! {
     pub struct Config at whole, const DEFAULT "The defaults." {
         @section "Which allocator", "";
         /// The strategy, which decides what happens on a miss. `expandable_segments:True` is the same as
-        /// [`StrategyKind::Expandable`]. All but `stitch`, `caching` and `expandable` are in builds with the feature
-        /// `baselines`: the command's, and those of C and Python.
+        /// [`StrategyKind::Expandable`]. The strategies other than `stitch`, `caching` and `expandable` are only in
+        /// builds with the feature `baselines`: the command, and those for C and Python.
         strategy: StrategyKind = StrategyKind::Stitch;
         "strategy": StrategyName, set set_strategy,
             given |config| config.insists_on_strategy() && config.strategy != StrategyKind::Expandable,
@@ -37,15 +37,15 @@ options! {
         "backend": Spelled("cudaMallocAsync"), set set_backend, given |_| false,
             typed "`native` or `cudaMallocAsync`", default "native", example "cudaMallocAsync",
             when "never: PyTorch's name for `strategy:malloc-async`; `native` changes nothing";
-        /// Whether the program has chosen the strategy: by its name in text, by [`Self::with_strategy`] or [`Self::of_strategy`], or here. Then a
-        /// device without the virtual memory that it needs is an error, `Error::NoVirtualMemory`. Otherwise
-        /// `caching` takes the place of the default there, with a warning (`Reports::fallback_from`). Any strategy
-        /// but the default counts as chosen.
+        /// Whether the program has chosen the strategy: by its name in text, by [`Self::with_strategy`] or
+        /// [`Self::of_strategy`], or by setting this field. Then a device without the virtual memory that the strategy
+        /// needs is an error, `Error::NoVirtualMemory`. Otherwise `caching` replaces the default strategy on such a
+        /// device, with a warning (`Reports::fallback_from`). Any strategy but the default counts as chosen.
         strategy_named: bool = false;
 
         @section "PyTorch's own", "As in `PYTORCH_CUDA_ALLOC_CONF`.";
-        /// Bytes of the segments that requests from 1 to 10 MiB share, and the unit in which expandable segments of large
-        /// requests grow. A multiple of 2 MiB, more than 10 MiB.
+        /// The bytes of the segments that requests from 1 to 10 MiB share, and the unit in which expandable segments of
+        /// large requests grow. A multiple of 2 MiB, more than 10 MiB.
         large_segment_size: u64 = LARGE_SEGMENT;
         "large_segment_size_mb": Mib, only &PYTORCH_LIKE, set set_large_segment_size,
             // PyTorch's lower bound: a segment must hold any request that shares one.
@@ -56,8 +56,8 @@ options! {
             typed "MiB, even, above 10", default "20", example "64",
             when "rarely: fewer and larger `cudaMalloc`s. With `gmlake` and `stitch` only where plain segments are taken";
         /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
-        /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split all the
-        /// same.
+        /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split
+        /// regardless of this option.
         max_split_size: Option<u64> = None;
         "max_split_size_mb": Optional(Mib), only &[Caching, Expandable],
             valid |size, config| size.map_or(Ok(()), |size| at_least_a_segment(size, config)),
@@ -70,15 +70,16 @@ options! {
             valid |size, config| at_least_a_segment(*size, config),
             typed "MiB, at least `large_segment_size_mb`", default "20", example "64",
             when "with `max_split_size_mb`, to let large requests take larger blocks";
-        /// The number of parts into which each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0:
-        /// off.
+        /// The number of equal parts between a power of two and the next, for each power from 1 MiB to 32 GiB. A
+        /// request is rounded up to the end of a part. 0: off.
         roundup_power2_divisions: RoundupDivisions = [0; ROUNDUP_INTERVALS];
         "roundup_power2_divisions": Divisions, only &PYTORCH_LIKE,
             valid |divisions, _| holds(Divisions::wrong(divisions).is_none(), Divisions::EXPECTED),
             typed "a power of two or 0, or `[256:1,512:2,>:4]` by MiB", default "0", example "4",
             when "sizes differ a little from step to step, and the strategy does not stitch";
-        /// Above this part (0 to 1) of the memory limit, unused segments older than the average are given back before a
-        /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is below 1, as in PyTorch.
+        /// While more than this part (0 to 1) of the memory limit is held, unused segments older than the average are
+        /// given back before a new segment is taken. 0: never. The option has no effect unless
+        /// [`Config::memory_fraction`] is below 1, as in PyTorch.
         garbage_collection_threshold: f64 = 0.0;
         "garbage_collection_threshold": Threshold, only &[Caching], beside "per_process_memory_fraction:0.9",
             given |config| config.garbage_collection_threshold > 0.0,
@@ -93,32 +94,36 @@ options! {
             valid |part, _| holds(part.is_none_or(|part| (0.0..=1.0).contains(&part)), Fraction::EXPECTED),
             typed "0 to 1", default "None", example "0.5",
             when "as `memory_limit`, where the sizes of GPUs differ";
-        /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken from
-        /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
+        /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken
+        /// from the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit
+        /// counts.
         memory_limit: Option<u64> = None;
         "memory_limit": Optional(Bytes("80GiB")),
             typed "a size with a unit, `80GiB`", default "None", example "200MiB",
             when "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator";
-        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: free memory is used
-        /// first, then given back, and then the request is refused. Where others take of them, free memory goes back at a miss
-        /// (`DeviceLending::enforce_headroom`). With `soft=` no request is refused: while less is free, memory that no request needed for ten seconds
-        /// goes back at a miss, unless the strategy's releases wait. 0: none.
+        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into
+        /// the headroom: a request takes free memory first, then free memory is given back to make room, and then the
+        /// request is refused. If others take memory of the headroom, free memory goes back at a miss
+        /// (`DeviceLending::enforce_headroom`). With `soft=` no request is refused: while less is free on the device,
+        /// memory that no request needed for ten seconds goes back at a miss, unless the strategy makes the CPU wait to
+        /// release memory. 0: none.
         headroom: Headroom = Headroom::soft(1 << 30);
         "headroom": HeadroomSize,
             typed "a size with a unit, `4GiB`, or `soft=` before it", default "soft=1GiB", example "350MiB",
             when "NCCL, cuBLAS or another process must find memory on the GPU whatever the rest is used for";
 
         @section "Stitching and streams", "Of the default strategy. Most programs need none of them.";
-        /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
-        /// the one unused longest looks at all of them.
-        // The number is a quarter of `max_view_mappings`, so that views reach this bound before that one only if they
-        // have fewer than four chunks on average. Recorded jobs have some hundred views.
+        /// The most views there may be, with the strategy `stitch`. Each view is a reservation of the driver's, and a
+        /// search for the view unused longest looks at all of them.
+        // The number is a quarter of `max_view_mappings`, so that views reach this bound before that of mappings only
+        // if they have fewer than four chunks on average. Recorded jobs have some hundred views.
         max_views: usize = 16 << 10;
         "max_views": Whole("views"), only &[Stitch],
             typed "a number", default "16384", example "0",
             when "an out-of-memory report says to; 0 to see what a job is without stitching";
-        /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes up to
-        /// twice the device's memory in addition. All devices of a process share one address space.
+        /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home, the
+        /// permanent addresses of the chunks, takes up to twice the device's memory in addition. All devices of a
+        /// process share one address space.
         // The driver was seen to reserve 64 TiB and no more. The views of eight devices take at most half of this
         // address space.
         max_view_address_space: u64 = 4 << 40;
@@ -126,8 +131,8 @@ options! {
             typed "a size with a unit", default "4TiB", example "64MiB",
             when "an out-of-memory report says to, or a process has more than eight devices (less)";
         /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
-        /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
-        /// and more where a request would need over 130 of them.
+        /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20
+        /// MiB, and more if a request would need over 130 such chunks.
         chunk_size: Option<u64> = None;
         "chunk_size_mb": Optional(Mib), only &[Stitch],
             valid |size, _| holds(
@@ -136,15 +141,16 @@ options! {
             ),
             typed "MiB, even, 2 to 1024", default "None", example "2",
             when "growing takes the driver too long (more), or the last percent of memory matters (2)";
-        /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in the
-        /// driver. At this bound, and at `max_views` and `max_view_address_space`, views unused longest are dropped; where all are in
-        /// use, memory grows in one piece, which needs no view.
+        /// The most chunks that all views together may map, with the strategy `stitch`. Each mapped chunk costs the
+        /// host about 4.3 KB in the driver. At this bound, and at `max_views` and `max_view_address_space`, views
+        /// unused longest are dropped. If all views are in use, memory grows by one contiguous piece, which needs no
+        /// view.
         // This many mappings take 0.28 GB of host memory.
         max_view_mappings: usize = 64 << 10;
         "max_view_mappings": Whole("mappings"), only &[Stitch],
             typed "a number", default "65536", example "3",
             when "an out-of-memory report says to; less where the host has little memory";
-        /// When memory freed on one stream may serve another, with the strategy `stitch`.
+        /// When memory freed on one stream may serve requests of another stream, with the strategy `stitch`.
         sharing: StreamSharing = StreamSharing::Wait;
         "sharing": Sharing, only &[Stitch],
             typed "a name", default "wait", example "never",
@@ -163,54 +169,56 @@ options! {
         "spill": OrOff(HostSize), only &[Stitch],
             typed "`host=` and a size, or `off`", default "off", example "host=64GiB",
             when "what is live does not fit, a slower job is better than none, and no thread launches work while another allocates";
-        /// The most bytes of page-locked host memory that are kept while they serve nothing, with the strategy
-        /// `stitch`: what backups of tags lay in (`Backup`), for the next tag that sleeps, and what
-        /// was spilled to, for the next spill. To have a GiB of it takes the machine a third of a second for spilling,
-        /// and about half of that for backups. What serves at present does not count. 0: none is kept. `None`: all of
-        /// the backups' until `Tags::release_backups`, and of spilling as
-        /// much as lay spilled at most, until `Allocator::empty_cache`.
+        /// The most bytes of unused page-locked host memory that are kept, with the strategy `stitch`: memory that held
+        /// backups of tags (`Backup`), for the next tag that sleeps, and memory that held spilled chunks, for the next
+        /// spill. To page-lock a GiB takes the machine a third of a second for spilling, and about half of that for
+        /// backups. Memory in use does not count. 0: none is kept. `None`: all memory of backups is kept until
+        /// `Tags::release_backups`; memory of spilling, up to the most that was spilled at once, until
+        /// `Allocator::empty_cache`.
         backup_cache: Option<u64> = None;
         "backup_cache": Optional(Bytes("32GiB")), only &[Stitch],
             typed "a size", default "None", example "0B",
             when "the host needs the memory for other things: `0B` keeps none; then each sleep and each spill page-locks it anew";
-        /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
-        /// is refused, with the strategy `stitch`. It waits for what was freed first, until it can be served and an eighth of what
-        /// was pending is free. `None`: as long as that takes, and in the end for the whole device. With a number, 0 included, the
-        /// CPU does not wait for the device: no chunk is split, and memory of private pools that have ended stays theirs until
-        /// `Allocator::empty_cache` or `Allocator::trim`.
+        /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still
+        /// uses, before it is refused, with the strategy `stitch`. The request waits for the memory that was freed
+        /// first, until the request can be served and an eighth of this memory is free. `None`: the request waits as
+        /// long as that takes, and in the end for the whole device. With a number, 0 included, the CPU does not wait
+        /// for the device: no chunk is split, and ended private pools keep their memory until `Allocator::empty_cache`
+        /// or `Allocator::trim`.
         wait_ms: Option<u64> = None;
         "wait_ms": Optional(Whole("milliseconds, or None")), only &[Stitch],
             typed "ms", default "None", example "0",
             when "a request must be refused in time rather than served late, as in serving";
-        /// The longest time, in milliseconds, that a request which would be refused waits for memory that others give back: other
-        /// threads, other processes on the GPU, and the program's callbacks. 0: it is refused at once. Paddle's
-        /// `FLAGS_gpu_allocator_retry_time`.
+        /// The longest time, in milliseconds, that a request which would be refused waits for memory that others give
+        /// back: other threads, other processes on the GPU, and the program's callbacks. 0: the request is refused
+        /// without waiting. Paddle's `FLAGS_gpu_allocator_retry_time`.
         retry_ms: u64 = 0;
         "retry_ms": Whole("milliseconds"),
             typed "ms", default "0", example "1000",
             when "others give memory back a moment later: processes that take turns on a GPU, threads of a server";
-        /// After how many seconds in which the program has allocated and freed nothing its free memory goes back to the driver, with
-        /// the strategy `stitch`, in the C library and under PyTorch; in Rust `IdleRelease` does it. Not
-        /// before a thousand times as long as the driver would take to give it again: 10 s for each GiB. `None`: never.
+        /// The number of seconds without an allocation or a free after which the program's free memory goes back to the
+        /// driver, with the strategy `stitch`, in the C library and under PyTorch; in Rust `IdleRelease` does it. The
+        /// time is at least a thousand times as long as the driver would take to give the memory again: 10 s for each
+        /// GiB. `None`: never.
         idle_release_s: Option<u64> = None;
         "idle_release_s": Optional(AtLeastOne("seconds of at least 1, or None")), only &[Stitch],
             typed "s, at least 1", default "None", example "1",
             when "a server idles, and other processes could use its memory meanwhile";
 
         @section "The last operations", "What is written for a look at a refusal ([live.md](live.md)).";
-        /// How many of its last operations the allocator keeps, 16 bytes of host memory each: the flight recorder
-        /// (`Reports::flight`). 0: none, and 4 KiB. At most 2^26.
+        /// The size of the flight recorder (`Reports::flight`): the number of last operations that the allocator keeps,
+        /// at 16 bytes of host memory each. 0: none, although the recorder takes 4 KiB. At most 2^26.
         // The recorder takes 256 KiB, an eighth or a quarter of a core's L2 cache, so that it drives little other data
         // out of the cache.
         flight_recorder: usize = 16 << 10;
         "flight_recorder": Whole("operations"),
-            // 1 GiB.
+            // 2^26 operations take 1 GiB.
             valid |operations, _| holds(*operations <= 1 << 26, "a whole number of operations up to 67108864, or 0"),
             typed "operations", default "16384", example "100",
             when "a longer history is wanted (more), or the host has little memory (0: none)";
-        /// The file to which the flight recorder is written when a request is refused, in the C library and under PyTorch; in Rust
-        /// `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the process and of the device. `None`: it is
-        /// not written.
+        /// The file to which the flight recorder is written when a request is refused, in the C library and under
+        /// PyTorch; in Rust `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the
+        /// process and of the device. `None`: no file is written.
         flight_dump: Option<String> = None;
         "flight_dump": Optional(FileName), valid |path, _| is_file_name(path),
             typed "a file's name, with `{pid}` and `{device}`", default "None", example "oom.pickle",
@@ -218,60 +226,63 @@ options! {
 
         @section "Lending between processes",
             "Free memory for other processes on the device, and theirs for this one ([broker.md](broker.md)).";
-        /// Whether free memory is lent between processes of one user on one device: the socket of a broker (`seamalloc broker`), or `auto` for
-        /// `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or `/tmp/seamalloc-UID`. A request that the device refuses then asks the others that
-        /// have opted in to give free memory back, and they are asked in turn. In the C library and under PyTorch; in Rust
-        /// `seamalloc_broker::Membership` does it. Where no broker listens, everything is as with `off`, which is `None`, and one that starts
-        /// later is found within a second.
+        /// The broker through which processes of one user lend each other free memory of a device: the socket of the
+        /// broker (`seamalloc broker`), or `auto` for `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or
+        /// `/tmp/seamalloc-UID`. For a request that the device refuses, the other processes that opted in are asked to
+        /// give free memory back, and this process is asked in turn. For the C library and PyTorch; in Rust
+        /// `seamalloc_broker::Membership` does it. While no broker listens, everything is as with `off` (`None`); a
+        /// broker that starts later is found within a second.
         broker: Option<String> = None;
         "broker": OrOff(FileName), valid |path, _| is_file_name(path),
             typed "a file's name, `auto` or `off`", default "off", example "auto",
             when "several processes of one user share a GPU, and their phases take turns";
-        /// The bytes, of what it holds, below which no other process asks this one to give memory back, with the option `broker`. Memory
-        /// goes in whole pieces: it may end below by less than one (with `stitch` a chunk). It keeps nobody from using memory that this
-        /// process does not hold yet.
+        /// The bytes that this process keeps, with the option `broker`: other processes may ask only for memory that it
+        /// holds beyond them. Memory goes back in whole pieces, so the process may keep less, by less than one piece
+        /// (with `stitch` a chunk). Memory that this process does not hold yet is not reserved for it.
         broker_guarantee: u64 = 0;
         "broker_guarantee": Bytes("8GiB"), beside "broker:auto",
             typed "a size with a unit", default "0B", example "1GiB",
             when "a process must not take time to get back what it needs all the time";
-        /// The longest time, in milliseconds, that one request may wait for memory of other processes before it is refused, with the option
-        /// `broker`. Nobody waits where no other process has opted in. 0: they are asked once.
-        // The phases of training and generation that take turns on a GPU take seconds.
+        /// The longest time, in milliseconds, that one request may wait for memory of other processes before it is
+        /// refused, with the option `broker`. If no other process has opted in, requests do not wait. 0: other
+        /// processes are asked once.
+        // Longer than a phase: training and generation that take turns on a GPU have phases of seconds.
         broker_wait_ms: u64 = 10_000;
         "broker_wait_ms": Whole("milliseconds"), beside "broker:auto",
             typed "ms", default "10000", example "0",
             when "phases of others last longer (more); a request must be refused in time (less)";
 
         @section "GMLake's", "Of the strategy `gmlake`, under the names of its release.";
-        /// `fragLimit`: requests of fewer bytes are not stitched, with the strategy `gmlake`. A lower limit saves memory and costs
-        /// driver calls.
-        // With this value, every large request may be stitched. The default of GMLake's release is 512 MiB
-        // (CUDACachingAllocator.cpp:2715); its tutorial says to lower it if too much memory stays fragmented, and to
-        // raise it if stitching does not end. With this value, stitching ends on every recorded job, and two of the
-        // jobs reserve a fifth to a third less.
+        /// `fragLimit`: requests of fewer bytes are not stitched, with the strategy `gmlake`. A lower limit saves
+        /// memory but costs driver calls.
+        // With 2 MiB, every large request may be stitched. The default of GMLake's release is 512 MiB
+        // (CUDACachingAllocator.cpp:2715); its tutorial says to lower the limit if too much memory stays fragmented,
+        // and to raise it if stitching does not end. With 2 MiB, stitching ends on every recorded job, and two of the
+        // jobs reserve a fifth to a third less than with 512 MiB.
         frag_limit: u64 = 2 << 20;
         "fragLimit": Whole("bytes"), only &[Gmlake],
             typed "bytes", default "2097152", example "67108864",
             when "to run it as released: 536870912";
-        /// `reuseLimit`: an inactive stitched block may be up to this many times as large as the request that it serves, with the
-        /// strategy `gmlake`. At least 1: no larger.
+        /// `reuseLimit`: an inactive stitched block may be up to this many times as large as the request that it
+        /// serves, with the strategy `gmlake`. At least 1, which allows no larger block.
         // The default of GMLake's release, and the value in all of its examples.
         reuse_limit: f64 = 10.0;
         "reuseLimit": Number("a number of at least 1"), only &[Gmlake],
             valid |limit, _| holds(*limit >= 1.0 && limit.is_finite(), "a number of at least 1"),
             typed "at least 1", default "10", example "1",
             when "stitched blocks are much larger than the requests that they serve (less)";
-        /// `defragLevel`: with the strategy `gmlake`, 0 stitches whenever no single block is large enough; 1 only once no
-        /// more memory can be had; 2 only after all cached memory was given back too; 3 and more never.
+        /// `defragLevel`: with the strategy `gmlake`, 0 stitches if no single block is large enough; 1 only if memory
+        /// cannot grow either; 2 only if it still cannot after all cached memory was given back; 3 and more never.
         defrag_level: u32 = 0;
         "defragLevel": Whole("attempts to skip"), only &[Gmlake],
             typed "0 to 3", default "0", example "3",
             when "stitching costs too much: later";
-        /// `autoGC`: the address space of all stitched blocks, in GiB, above which those unused longest are dropped after a stitch,
-        /// with the strategy `gmlake`. It refuses none: what is in use, or may be on the GPU, can exceed it. Each GiB costs
-        /// the host 2.2 MB in the driver (512 mappings of 4.3 KB).
-        // The default of GMLake's release (CUDACachingAllocator.cpp:2729): 512,000 mappings, which cost the host 2.2 GB. The README of the
-        // release sets 80, with which the same memory takes slightly more driver calls.
+        /// `autoGC`: the address space of all stitched blocks, in GiB, above which the blocks unused longest are
+        /// dropped after a stitch, with the strategy `gmlake`. No stitch is refused: blocks that are in use, or that
+        /// the GPU may still use, can exceed the limit. Each GiB costs the host 2.2 MB in the driver (512 mappings of
+        /// 4.3 KB).
+        // The default of GMLake's release (CUDACachingAllocator.cpp:2729): 512,000 mappings, which cost the host 2.2
+        // GB. The README of the release sets 80, which holds the same memory with slightly more driver calls.
         auto_gc: u64 = 1000;
         "autoGC": Whole("GiB"), only &[Gmlake],
             typed "GiB", default "1000", example "0",
@@ -295,20 +306,21 @@ options! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GuardOptions at guard, pub const OFF "Guard mode that looks for nothing." {
         @section "Guard mode", "";
-        /// `page`: allocations end at addresses without memory, and freed ones are unmapped, so that a use beyond the end or
-        /// after the free is an illegal address at once. Each takes at least 2 MiB.
+        /// `page`: addresses without memory follow each allocation, and freed allocations are unmapped, so that the GPU
+        /// reports a use beyond the end or after the free as an illegal address. Each allocation takes at least 2 MiB.
         page: bool = false;
-        /// `canary`: the bytes before and behind an allocation are filled, and looked at when it is freed. Needs `page`.
+        /// `canary`: the bytes before and behind an allocation are filled, and checked when the allocation is freed.
+        /// Needs `page`.
         canary: bool = false;
-        /// `poison`: freed memory is filled until it is unmapped, and looked at then. Needs `page`.
+        /// `poison`: freed memory is filled, and checked when it is unmapped. Needs `page`.
         poison: bool = false;
-        /// `streams`: frees of memory that another stream still uses, without `record_stream`, are found. Streams are known by
-        /// what the program says of them.
+        /// `streams`: finds frees of memory that another stream still uses, without `record_stream`. Which stream uses
+        /// memory is known only as far as the program reports it.
         streams: bool = false;
-        /// `graphs`: what a stream capture allocates is guarded too, and stays mapped until its private pool ends. Nothing of it
-        /// is used twice, so a graph takes much more memory. Needs `page`.
+        /// `graphs`: allocations of a stream capture are guarded too, and stay mapped until their private pool ends.
+        /// Their memory serves no second allocation, so a graph takes much more memory. Needs `page`.
         graphs: bool = false;
-        /// `guard_sample`: one allocation in so many is guarded, at random. 1: each.
+        /// `guard_sample`: of this many allocations one is guarded, at random. 1: every allocation.
         sample: u64 = 1;
         "guard_sample": Whole("allocations"), beside "guard:page",
             valid |sample, _| holds(*sample > 0, "a whole number from 1"),
@@ -319,8 +331,8 @@ options! {
         "guard_min_size": InBytes(Bytes("1MiB")), beside "guard:page",
             typed "a size with a unit", default "0B", example "1MiB",
             when "guard mode takes too much memory: each guarded allocation takes 2 MiB at least";
-        /// `guard_quarantine_mb`, in bytes: the most address space of freed allocations that is kept from reuse. Beyond it the
-        /// oldest goes first.
+        /// `guard_quarantine_mb`, in bytes: the most address space of freed allocations that is kept from reuse. Beyond
+        /// this limit the oldest allocations go first.
         // Each allocation takes at least 6 MiB of addresses, so up to 43,690 freed allocations are kept. Each of them
         // costs the driver a reservation, and the host some 200 bytes.
         quarantine: u64 = 256 << 30;
@@ -329,33 +341,33 @@ options! {
             when "a use long after the free is looked for (more), or the host runs short (less)";
     }
 
-    /// How large the memory is that the strategies `exact` and `buddy` take from the driver at once.
+    /// The sizes of the pieces in which the strategies `exact` and `buddy` take memory from the driver.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClassicOptions at classic, pub const DEFAULT "The sizes of the tutorial that the strategies follow." {
         @section "Classic strategies", "";
-        /// `exact_buffer_mb`, in bytes: the buffers from which the strategy `exact` cuts its blocks. Where a whole one cannot be
-        /// had, or a request is larger, a smaller or larger one is taken.
+        /// `exact_buffer_mb`, in bytes: the size of the buffers from which the strategy `exact` cuts its blocks. If the
+        /// driver has less memory, a buffer is smaller; for a larger request, it is larger.
         exact_buffer: u64 = 5 << 30;
         "exact_buffer_mb": Mib, only &[Exact], valid |size, _| holds(*size >= 2 * MIB, "at least 2"),
             typed "MiB, at least 2", default "5120", example "64", when "the device is small";
-        /// `buddy_capacity_mb`, in bytes: the trees of the strategy `buddy`, a power of two. Where a whole one cannot be had, or
-        /// a request is larger, a smaller or larger one is taken.
+        /// `buddy_capacity_mb`, in bytes: the size of the trees of the strategy `buddy`, a power of two. If the driver
+        /// has less memory, a tree is smaller; for a larger request, it is larger.
         buddy_capacity: u64 = 4 << 30;
         "buddy_capacity_mb": Mib, only &[Buddy],
             valid |size, _| holds(size.is_power_of_two() && *size >= 2 * MIB, "a power of two, at least 2"),
             typed "MiB, a power of two", default "4096", example "64", when "the device is small";
     }
 
-    /// The flags of the strategies `paddle-…`. In text each has the prefix `FLAGS_`, and switches are `True` or `False`, or 1
-    /// or 0. The defaults are Paddle's (`paddle/common/flags.cc`, `auto_growth_best_fit_allocator.cc`), but that of `vmm_v2_…`, which was
-    /// chosen here, and that of `use_stream_safe_cuda_allocator`, which is off.
+    /// The flags of the strategies `paddle-…`. In text each flag has the prefix `FLAGS_`, and switches are `True` or
+    /// `False`, or 1 or 0. The defaults are Paddle's (`paddle/common/flags.cc`, `auto_growth_best_fit_allocator.cc`),
+    /// except for `vmm_v2_…`, whose default was chosen here, and `use_stream_safe_cuda_allocator`, which is off.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PaddleFlags at paddle,
         pub const DEFAULT "Paddle's defaults, but for `vmm_v2_large_pool_handle_size` and `use_stream_safe_cuda_allocator`."
     {
         @section "Flags of Paddle",
             "Under Paddle's names. When to touch them is Paddle's documentation's to say; here they are there to compare.";
-        /// `FLAGS_free_idle_chunk`: a chunk goes back to the driver as soon as nothing in it is live (`paddle-auto-growth`).
+        /// `FLAGS_free_idle_chunk`: a chunk goes back to the driver once no block in it is live (`paddle-auto-growth`).
         free_idle_chunk: bool = false;
         "FLAGS_free_idle_chunk": Switch, only &[PaddleAutoGrowth],
             typed "`True` or `False`, 1 or 0", default "False", example "1", when "";
@@ -363,41 +375,45 @@ options! {
         free_when_no_cache_hit: bool = false;
         "FLAGS_free_when_no_cache_hit": Switch, only &[PaddleAutoGrowth],
             typed "`True` or `False`, 1 or 0", default "False", example "1", when "";
-        /// `FLAGS_auto_growth_chunk_size_in_mb`, in bytes: the least size of a chunk (`paddle-auto-growth`). 0: that of the
-        /// request.
+        /// `FLAGS_auto_growth_chunk_size_in_mb`, in bytes: the least size of a chunk (`paddle-auto-growth`). 0: the
+        /// size of the request.
         auto_growth_chunk_size: u64 = 0;
         "FLAGS_auto_growth_chunk_size_in_mb": Mib, only &[PaddleAutoGrowth],
             typed "MiB; 0: as large as the request", default "0", example "64", when "";
-        /// `FLAGS_small_pool_size_in_mb`, in bytes: requests of up to so many bytes have chunks of their own
-        /// (`paddle-auto-growth`). 0: they share those of all others.
+        /// `FLAGS_small_pool_size_in_mb`, in bytes: requests of up to this many bytes have chunks of their own, the
+        /// small pool (`paddle-auto-growth`). 0: all requests share chunks.
         small_pool_size: u64 = 0;
         "FLAGS_small_pool_size_in_mb": Mib, only &[PaddleAutoGrowth],
             typed "MiB; 0: no such pool", default "0", example "1", when "";
-        /// `FLAGS_small_pool_auto_growth_chunk_size_in_mb`, in bytes: the least size of a chunk of the small pool, if there is
-        /// one.
+        /// `FLAGS_small_pool_auto_growth_chunk_size_in_mb`, in bytes: the least size of a chunk of the small pool.
         small_pool_auto_growth_chunk_size: u64 = 0;
         "FLAGS_small_pool_auto_growth_chunk_size_in_mb": Mib, only &[PaddleAutoGrowth], beside "FLAGS_small_pool_size_in_mb:1",
             typed "MiB; 0: as large as the request", default "0", example "8", when "";
-        /// `FLAGS_large_pool_auto_growth_chunk_size_in_mb`, in bytes: the same of the large pool, if there is a small one.
+        /// `FLAGS_large_pool_auto_growth_chunk_size_in_mb`, in bytes: the least size of a chunk for larger requests, if
+        /// there is a small pool.
         large_pool_auto_growth_chunk_size: u64 = 0;
         "FLAGS_large_pool_auto_growth_chunk_size_in_mb": Mib, only &[PaddleAutoGrowth], beside "FLAGS_small_pool_size_in_mb:1",
             typed "MiB; 0: as large as the request", default "0", example "64", when "";
-        /// `FLAGS_initial_gpu_memory_in_mb`, in bytes: the first chunk instead. 0: by the fraction.
+        /// `FLAGS_initial_gpu_memory_in_mb`, in bytes: the size of a pool's first chunk. 0: by
+        /// `FLAGS_fraction_of_gpu_memory_to_use`.
         initial_gpu_memory: u64 = 0;
         "FLAGS_initial_gpu_memory_in_mb": Mib, only &[PaddleNaiveBestFit, PaddleThreadLocal],
             typed "MiB; 0: by the fraction", default "0", example "64", when "";
-        /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: all later chunks instead. 0: by the fraction.
+        /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: the size of all later chunks. 0: by
+        /// `FLAGS_fraction_of_gpu_memory_to_use`.
         reallocate_gpu_memory: u64 = 0;
         "FLAGS_reallocate_gpu_memory_in_mb": Mib, only &[PaddleNaiveBestFit, PaddleThreadLocal],
             typed "MiB; 0: by the fraction", default "0", example "64", when "";
-        /// `FLAGS_use_stream_safe_cuda_allocator`: streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator` (all strategies of
-        /// Paddle's). An event is recorded when a stream is named, not at the free, so a program names it after it has given it
-        /// the work; a request that finds too little memory does not wait for events. Off by default, unlike Paddle's: then the
-        /// rule is that of all strategies, which waits for at least as much.
+        /// `FLAGS_use_stream_safe_cuda_allocator`: frees follow the rule of Paddle's `StreamSafeCUDAAllocator` (all
+        /// strategies of Paddle's). An event is recorded when a stream is named, not at the free, so a program must
+        /// name a stream after it has given the stream the work. A request that finds too little memory does not wait
+        /// for events. Off by default, unlike in Paddle: then frees follow the rule of all strategies, which waits for
+        /// at least as much work.
         use_stream_safe_cuda_allocator: bool = false;
         "FLAGS_use_stream_safe_cuda_allocator": Switch, only &StrategyKind::PADDLE,
             typed "`True` or `False`, 1 or 0", default "False", example "1", when "";
-        /// `FLAGS_vmm_v2_large_pool_handle_size_in_mb`, in bytes: a piece of memory for requests of 2 MiB and more (`paddle-vmm`).
+        /// `FLAGS_vmm_v2_large_pool_handle_size_in_mb`, in bytes: the size of a piece of physical memory for requests
+        /// of 2 MiB and more (`paddle-vmm`).
         vmm_v2_large_pool_handle_size: u64 = 20 * MIB;
         "FLAGS_vmm_v2_large_pool_handle_size_in_mb": Mib, only &[PaddleVmm],
             valid |size, _| holds(
@@ -405,14 +421,15 @@ options! {
                 "an even number of MiB from 2 to 1048576",
             ),
             typed "MiB, even", default "20", example "2", when "";
-        /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: above this part (0 to 1) of the device's memory, allocated or freed on
-        /// the stream for frees, a request's stream waits for that one (`malloc-async`).
+        /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: while more than this part (0 to 1) of the device's
+        /// memory is allocated or waits on the stream for frees, a request's stream waits for the stream for frees
+        /// (`malloc-async`).
         cuda_malloc_async_pool_memory_throttle_ratio: f64 = 0.8;
         "FLAGS_cuda_malloc_async_pool_memory_throttle_ratio": Fraction, only &[MallocAsync],
             valid |ratio, _| holds((0.0..=1.0).contains(ratio), Fraction::EXPECTED),
             typed "0 to 1", default "0.8", example "0.1", when "";
-        /// `FLAGS_fraction_of_gpu_memory_to_use`: how much of the free memory a chunk takes (`paddle-naive-best-fit`,
-        /// `paddle-thread-local`).
+        /// `FLAGS_fraction_of_gpu_memory_to_use`: the part of the device's free memory that a chunk takes
+        /// (`paddle-naive-best-fit`, `paddle-thread-local`).
         fraction_of_gpu_memory_to_use: f64 = 0.92;
         "FLAGS_fraction_of_gpu_memory_to_use": Fraction, only &[PaddleNaiveBestFit, PaddleThreadLocal],
             valid |part, _| holds(*part > 0.0 && *part <= 1.0, "a number above 0, up to 1"),

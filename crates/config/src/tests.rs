@@ -1,4 +1,4 @@
-//! Tests of the options: read, checked and written.
+//! Tests in which options are read, checked and written.
 
 use super::names::names;
 use super::values::MIB;

@@ -1,6 +1,6 @@
 //! The text syntax of the values of options.
 //!
-//! Owns: a [`Syntax`] for each unit. `table.rs` says which option has which.
+//! Owns: a [`Syntax`] for each unit. `table.rs` has the syntax of each option.
 
 use super::choices::StreamSharing;
 use super::error::ConfigError;
@@ -103,7 +103,7 @@ impl Syntax<f64> for Fraction {
     }
 }
 
-/// A part of a whole, neither none nor all of it.
+/// A part of a whole, above 0 and below 1.
 pub(super) struct Threshold;
 
 impl Threshold {
@@ -121,7 +121,7 @@ impl Syntax<f64> for Threshold {
     }
 }
 
-/// Bytes, as a number of MiB: the option's name has the unit.
+/// Bytes, as a number of MiB without a unit: the option's name has the unit.
 pub(super) struct Mib;
 
 impl Syntax<u64> for Mib {
@@ -320,7 +320,7 @@ impl Syntax<StrategyKind> for StrategyName {
     }
 }
 
-/// A value that is printed as this text, and set by a function of its own.
+/// A value that is always printed as this text. The option has a function of its own that sets it.
 pub(super) struct Spelled(pub(super) &'static str);
 
 impl<T> Syntax<T> for Spelled {
@@ -333,9 +333,9 @@ impl<T> Syntax<T> for Spelled {
     }
 }
 
-/// Divisions: `4`, or `[256:1,512:2,>:4]` with the divisions from each power of two (in MiB) on. As in PyTorch, sizes
-/// below the first named interval take its divisions, `>` applies from the last named interval on, and an interval
-/// between two named ones stays off.
+/// Divisions: `4` for all intervals, or `[256:1,512:2,>:4]`, where 256 names the interval from 256 MiB to 512 MiB. As
+/// in PyTorch, sizes below the first named interval take its divisions, `>` replaces the divisions of the last named
+/// interval and of all above, and an interval between two named ones stays off.
 pub(super) struct Divisions;
 
 impl Divisions {

@@ -13,7 +13,7 @@ pub struct CallCounters {
     counts: [AtomicU64; Call::COUNT],
     nanoseconds: [AtomicU64; Call::COUNT],
     busy: AtomicU64,
-    /// The zero of the clock.
+    /// The time at which [`Self::clock_ns`] is 0.
     start: Instant,
 }
 

@@ -5,7 +5,7 @@ use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 /// Converts a stream of cudarc. The default stream of a context is [`StreamId::DEFAULT`]; the allocator refuses the
-/// context's stream "per thread".
+/// context's per-thread stream.
 impl From<&CudaStream> for StreamId {
     fn from(stream: &CudaStream) -> Self {
         Self::from_raw(stream.cu_stream())

@@ -81,9 +81,9 @@ calls! {
     Unmap = "unmap", "cuMemUnmap";
     /// `cuMemSetAccess`
     SetAccess = "set_access", "cuMemSetAccess";
-    /// `cuMemAlloc`, what `cudaMalloc` does
+    /// `cuMemAlloc`, which `cudaMalloc` calls
     Malloc = "malloc", "cuMemAlloc";
-    /// `cuMemFree`, what `cudaFree` does
+    /// `cuMemFree`, which `cudaFree` calls
     Free = "free", "cuMemFree";
     /// `cuMemGetInfo`
     MemoryInfo = "memory_info", "cuMemGetInfo";
@@ -109,13 +109,13 @@ calls! {
     Synchronize = "synchronize", "cuCtxSynchronize";
     /// `cuMemsetD8Async`: made in guard mode only
     Fill = "fill", "cuMemsetD8Async";
-    /// `cuMemcpyDtoHAsync`: made in guard mode, and where memory goes to sleep
+    /// `cuMemcpyDtoHAsync`: made in guard mode, and when memory goes to sleep
     Read = "read", "cuMemcpyDtoHAsync";
-    /// `cuMemcpyHtoDAsync`: made where memory wakes
+    /// `cuMemcpyHtoDAsync`: made when memory wakes from sleep
     Write = "write", "cuMemcpyHtoDAsync";
-    /// `cuMemcpyAsync` between two places that the device uses: made where memory is exchanged for other memory
+    /// `cuMemcpyAsync` between two places that the device uses: made when memory is exchanged for other memory
     Copy = "copy", "cuMemcpyAsync";
-    /// `cuMemCreate` on a node of the machine: made where live memory is spilled
+    /// `cuMemCreate` on a node of the machine: made when live memory is spilled
     CreateOnHost = "create_on_host", "cuMemCreate (host)";
     /// `cuMemHostAlloc`, or `cuMemHostRegister` of pages of the system
     HostMalloc = "host_malloc", "cuMemHostAlloc";
@@ -147,9 +147,9 @@ calls! {
     PoolCreate = "pool_create", "cuMemPoolCreate";
     /// `cuMemPoolDestroy`
     PoolDestroy = "pool_destroy", "cuMemPoolDestroy";
-    /// `cuMemAllocFromPoolAsync`, what `cudaMallocAsync` does
+    /// `cuMemAllocFromPoolAsync`, which `cudaMallocAsync` calls
     PoolMalloc = "pool_malloc", "cuMemAllocFromPoolAsync";
-    /// `cuMemFreeAsync`, what `cudaFreeAsync` does
+    /// `cuMemFreeAsync`, which `cudaFreeAsync` calls
     PoolFree = "pool_free", "cuMemFreeAsync";
     /// `cuMemPoolTrimTo`
     PoolTrim = "pool_trim", "cuMemPoolTrimTo";
@@ -196,8 +196,8 @@ impl Call {
         )
     }
 
-    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps a chunk: the calls of virtual
-    /// memory management, which a device without this feature refuses, and that wait for no stream.
+    /// Returns whether the call belongs to virtual memory management: it reserves addresses, takes or gives back a
+    /// chunk, or maps a chunk. A device without this feature refuses these calls. They wait for no stream.
     #[must_use]
     pub const fn is_of_virtual_memory(self) -> bool {
         matches!(
@@ -338,7 +338,7 @@ impl Status {
 
 impl Status {
     /// Returns whether a call that names a destroyed stream may return this status. An H200 (driver 580.159) answers
-    /// `CUDA_ERROR_INVALID_CONTEXT`. A destroyed context returns the same status for every call.
+    /// `CUDA_ERROR_INVALID_CONTEXT`. This status is no proof: with a destroyed context every call returns it.
     #[must_use]
     pub const fn may_name_no_stream(self) -> bool {
         matches!(self, Self::INVALID_HANDLE | Self::INVALID_CONTEXT | Self::CONTEXT_IS_DESTROYED)

@@ -1,8 +1,8 @@
 //! Collections whose growth returns an error if the host has no memory. `Vec::push` and similar methods end the process
 //! in this case.
 //!
-//! Owns: the ways to grow a collection and to report that it did not grow. A change first makes room in all tables that
-//! it will write (`try_reserve`), and then writes them: within that room no write fails.
+//! Owns: the ways to grow a collection and to report that it did not grow. A change first makes room (`try_reserve`) in
+//! all tables that the change will write. Then it writes them, and no write fails within that room.
 //! docs/decisions/0036-host-memory.md has the rules.
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -67,7 +67,8 @@ pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        // Only a list can make the error, since the standard library has no constructor for it.
+        // `filled` tries again and returns the error, since the standard library has no constructor of
+        // `TryReserveError`.
         return filled(T::from(0), len);
     }
     // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.

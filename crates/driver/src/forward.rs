@@ -62,7 +62,8 @@ macro_rules! forward {
             /// Returns the driver below.
             fn inner(&self) -> &dyn Driver;
 
-            /// Makes one call of the driver below. Every call that the layer does not write goes through this method.
+            /// Makes one call of the driver below. Every call that the layer does not write itself goes through this
+            /// method.
             fn make_call<T>(&self, _call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
                 make(self.inner())
             }

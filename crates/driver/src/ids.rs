@@ -49,7 +49,7 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryPool(pub u64);
 
-/// Page-locked host memory, which a driver copies from and to by itself (`cuMemHostRegister`).
+/// Page-locked host memory, which a driver copies from and to asynchronously (`cuMemHostRegister`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostBuffer(pub u64);
 

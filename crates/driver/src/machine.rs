@@ -38,9 +38,8 @@ const GROUPS: [Groups; 2] = [
     },
 ];
 
-/// Returns the total host memory, and the bytes of it that programs could still take, as the kernel estimates them. A
-/// control group with a limit, of either version, bounds the total and these bytes. Returns `None` if the system does
-/// not report these figures.
+/// Returns the total host memory, and the kernel's estimate of the bytes that programs could still take. The limit of a
+/// control group, of either version, bounds both figures. Returns `None` if the system does not report these figures.
 pub fn memory() -> Option<MemoryInfo> {
     let machine = read(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -78,7 +77,7 @@ impl Groups {
         loop {
             let number = |name: &str| file(&format!("{group}/{name}"))?.trim().parse::<u64>().ok();
             if let (Some(limit), Some(taken)) = (number(self.limit), number(self.taken)) {
-                // The kernel drops the page cache before a limit refuses a request.
+                // The page cache counts as free: the kernel drops it before a limit refuses a request.
                 let stat = file(&format!("{group}/memory.stat")).unwrap_or_default();
                 let named = |line: &str| self.cached.iter().find_map(|name| line.strip_prefix(name)?.parse().ok());
                 let cached = stat.lines().filter_map(named).fold(0, u64::saturating_add);
@@ -122,7 +121,7 @@ mod tests {
             let files = |file: &str| {
                 let (group, name) = file.rsplit_once('/')?;
                 let text = match (group, name) {
-                    // The values that versions 2 and 1 have for no limit.
+                    // Versions 2 and 1 write these values if there is no limit.
                     ("", _) if name == groups.limit => "max\n".to_owned(),
                     ("a/b", _) if name == groups.limit => "9223372036854771712\n".to_owned(),
                     ("a", _) if name == groups.limit => format!("{}\n", 500 * K),

@@ -11,8 +11,8 @@ pub fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -
     candidates.into_iter().min_by_key(edits).unwrap_or_default()
 }
 
-/// Returns the candidate that a misspelt name may have meant: a candidate that begins with the name, or that the name
-/// becomes with few edits, ignoring case. Returns `None` if no candidate is near.
+/// Returns the candidate that a misspelt name may have meant: a candidate that begins with the name, or that few edits
+/// turn the name into, ignoring case. Returns `None` if no candidate is near.
 pub fn near(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
     const NEAR: f64 = 0.6;
     /// The least number of letters with which a name counts as the beginning of another.

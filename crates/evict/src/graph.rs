@@ -253,7 +253,7 @@ impl fmt::Display for Graph {
     }
 }
 
-/// Builds a graph step by step, in the order of the program, so that it has no cycle.
+/// Builds a graph step by step, in the order of the program, so that the graph has no cycle.
 ///
 /// ```
 /// use seamalloc_evict::graph::{GraphBuilder, Output};

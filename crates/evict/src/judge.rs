@@ -1,4 +1,5 @@
-//! The judge: runs a program with a budget, a scheme and a memory, and returns the figures.
+//! The judge: runs a program with a memory budget, an eviction scheme, and a memory (an allocator or a model of one),
+//! and returns the figures.
 
 use crate::graph::Graph;
 use crate::memory::{Arena, Counted, Live, LiveError, Memory};
@@ -16,7 +17,7 @@ type Figure = Column<EvictReport>;
 /// The granularity of budgets, which is that of GPUs, in bytes.
 const GRANULE: u64 = 2 << 20;
 
-/// The memory below the runtime.
+/// The memory in which a run places its tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Below {
     /// An allocator with these options.
@@ -27,7 +28,7 @@ pub enum Below {
     Counted,
 }
 
-/// The error of a name that no memory has.
+/// The error of a name that is neither a strategy, a family, `arena` nor `counted`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}",
@@ -117,7 +118,7 @@ pub enum JudgeError {
     Run(#[from] RunError),
 }
 
-/// Returns the most bytes of tensors that are in memory at once without evictions.
+/// Returns the most bytes of tensors that are in memory at one moment if none is evicted.
 ///
 /// # Errors
 /// [`RunError`].
@@ -184,7 +185,7 @@ pub struct EvictReport {
     pub below: &'static str,
     /// The budget in bytes.
     pub budget: u64,
-    /// The most bytes of tensors that are in memory at once without a budget.
+    /// The most bytes of tensors that are in memory at one moment without a budget.
     pub peak: u64,
     /// The time of all operators, each run once.
     pub cost: u64,
@@ -192,7 +193,7 @@ pub struct EvictReport {
     pub peak_reserved: u64,
     /// The result of the run.
     pub outcome: Outcome,
-    /// The wall time of the run.
+    /// The wall time of the run, in seconds.
     pub seconds: f64,
 }
 
@@ -263,7 +264,7 @@ impl EvictReport {
         }
     }
 
-    /// Returns the average number of unused bytes at refusals at which the unused bytes would have been enough.
+    /// Returns the average number of unused bytes over the refusals at which enough bytes were unused.
     fn unusable(&self) -> u64 {
         self.outcome.unusable_bytes.checked_div(self.outcome.fragmented_refusals).unwrap_or(0)
     }

@@ -1,13 +1,13 @@
-//! Runs a program under a budget: a refused request is met by evictions, and an evicted tensor is recomputed when it is
-//! read.
+//! Runs a program under a budget. If the memory refuses a request, tensors are evicted; an evicted tensor is recomputed
+//! when it is read.
 //!
 //! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype.
 //! An operator's inputs are locked while it runs, and evicted inputs are recomputed before it, depth first. An operator
 //! that runs again makes all of its outputs again. If the tensor of such an output is still in memory, the new output
-//! is a duplicate and is dropped at once. Tensors that the program releases leave memory at once, and can be recomputed
-//! for other tensors. Two rules differ from simrd's. The memory itself refuses requests, also because of fragmentation,
-//! and each output is a separate request. An operator that overwrites an input takes the input's memory if the scheme
-//! asks for this.
+//! is a duplicate, which is dropped after the operator. Tensors that the program releases leave memory immediately, and
+//! can be recomputed for other tensors. Two rules differ from simrd's. The memory itself refuses requests, also because
+//! of fragmentation, and each output is a separate request. An operator that overwrites an input takes the input's
+//! memory if the scheme asks for this.
 
 use crate::graph::{Graph, OperatorId, Step, StorageId, TensorId};
 use crate::memory::{End, Memory};
@@ -136,7 +136,7 @@ struct Runtime<'a> {
 /// An operator that is about to run, and the inputs that it locked so far.
 struct Frame {
     operator: OperatorId,
-    /// The inputs in order; inputs in memory are locked first.
+    /// The inputs in the order in which they are locked: first those in memory, then the evicted ones.
     inputs: Vec<TensorId>,
     locked: usize,
     is_first: bool,
@@ -224,7 +224,7 @@ impl Runtime<'_> {
         for input in &inputs {
             self.state.held[self.graph.storage_of(*input).index()].last_access = self.state.clock;
         }
-        // The sort is stable: inputs of each kind keep their order.
+        // The sort is stable: inputs in memory keep their order, and so do evicted inputs.
         inputs.sort_by_key(|input| !self.state.defined[input.index()]);
         let locked = inputs.iter().take_while(|input| self.state.defined[input.index()]).count();
         for input in &inputs[..locked] {
@@ -325,8 +325,8 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Adds the effect of an operator's first run: its time to its storages, and the program's references to its
-    /// outputs.
+    /// Adds the effects of an operator's first run: its time counts as a cost of its storages, and the program holds
+    /// its outputs.
     fn note_first(&mut self, operator: OperatorId) {
         let (cost, outputs) = (self.graph.operator(operator).cost, &self.graph.operator(operator).outputs);
         let mut seen: Vec<StorageId> = Vec::with_capacity(outputs.len());

@@ -25,7 +25,7 @@ pub enum IpcError {
         /// The error of the system.
         why: String,
     },
-    /// The process has given the memory back to the driver since.
+    /// The process that shared the memory has given it back to the driver meanwhile.
     #[error(
         "process {pid} has freed the memory that it shared; an allocation must stay until it was opened and closed"
     )]

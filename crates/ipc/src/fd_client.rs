@@ -1,4 +1,4 @@
-//! The end of the socket that asks for descriptors.
+//! The client's end of the socket, which asks another process for descriptors.
 //!
 //! Owns: the deadline. A fetch ends by the deadline, even if the other process has stopped, its queue of connections is
 //! full, or it sends nothing or one byte at a time. Every system call gets the rest of the time as its timeout.
@@ -75,8 +75,8 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Makes a system call that waits until the deadline at most. A signal interrupts the call even if the program
-    /// restarts system calls, because the socket has a timeout: then the call is made again.
+    /// Makes a system call that waits until the deadline at most. A signal interrupts the call, even in a program that
+    /// restarts system calls, because the socket has a timeout. The call is then made again.
     fn by_the_end<T>(&self, timeout: Timeout, mut call: impl FnMut(&OwnedFd) -> Result<T, Errno>) -> io::Result<T> {
         loop {
             let left = self.end.saturating_duration_since(Instant::now());
@@ -134,9 +134,9 @@ mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-    /// The time that a fetch is given.
+    /// The time limit of a fetch in these tests.
     const TIME: Duration = Duration::from_millis(400);
-    /// The time after which a fetch counts as hung, on a machine that does other things.
+    /// The time after which a fetch counts as hung, on a busy machine.
     const HUNG: Duration = Duration::from_secs(20);
     /// The number of keys of a fetch: more than one message holds.
     const KEYS: u64 = 40 * BATCH as u64;
@@ -176,7 +176,7 @@ mod tests {
         assert!(took >= TIME, "{took:?}");
     }
 
-    /// Reads the password, then each question, and answers by the function, until it returns `false`.
+    /// Reads the password, then each question, and answers by `answer`, until this returns `false`.
     fn answering(listener: UnixListener, mut answer: impl FnMut(&UnixStream, usize) -> bool + Send + 'static) {
         thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;

@@ -54,7 +54,7 @@ pub(super) struct Client {
     /// The time at which the client connected.
     pub(super) since: Instant,
     state: State,
-    /// The bytes received in this state, with room for the expected ones.
+    /// The bytes received in this state, with room for all bytes that the state expects.
     said: [u8; BATCH * WORD],
     length: usize,
     expected: usize,

@@ -3,9 +3,9 @@
 //! Owns: that thread, and which descriptors it may send. The thread holds no descriptor open: a descriptor is closed
 //! with the last allocation that was shared through it, and a later request for it is an error.
 //!
-//! The thread waits for no single client: it reads and writes what can be read and written at once, for all clients,
-//! and drops a client after a time. So a client that sends nothing, or does not take its answers, delays no other
-//! client, and holds only its connection.
+//! The thread waits for no single client: for all clients, it reads and writes as much as is possible without waiting,
+//! and drops a client at its deadline. So a client that sends nothing, or does not take its answers, delays no other
+//! client, and takes up only its connection.
 //!
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace that process:
 //! containers, and Ubuntu's default for processes that are not parent and child, deny this right. A socket does not
@@ -30,11 +30,11 @@ use std::time::{Duration, Instant};
 
 /// The target of log events.
 const TARGET: &str = "seamalloc::ipc";
-/// Clients that are served at once. Others wait in the queue of connections.
+/// The most clients that are served at the same time. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
-/// The time in which a client must prove that it has a handle while others wait. Clients send the proof as soon as they
-/// are connected. At this pace a queue full of clients that never send the proof (4096, Linux's default) is worked off
-/// in 6.4 s, before clients that came later give up.
+/// The time in which a client must prove that it has a handle while other clients wait. Clients send the proof as soon
+/// as they are connected. At this pace a queue full of clients that never send the proof (4096, Linux's default) is
+/// worked off in 6.4 s, before clients that came later give up.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The pause in which no new client is served after a connection could not be taken, probably because of too many open
 /// files.
@@ -144,8 +144,8 @@ impl Server {
     }
 }
 
-/// Drops the client that has waited longest without a proof, if all places are taken and its time is over. Otherwise
-/// returns the time at which the client's time will be over.
+/// If all places are taken, drops the client that has waited longest without a proof, or returns when this client's
+/// time will be over.
 fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     if clients.len() < MAX_CLIENTS {
         return None;
@@ -216,7 +216,7 @@ mod tests {
         }
         assert!(matches!(asking.join().unwrap(), Err(IpcError::Unavailable { why }) if why.contains("forked")));
         drop(held);
-        // The parent goes on.
+        // The parent goes on sharing.
         offers.owner.store(0, Ordering::Relaxed);
         assert_eq!(offers.server().unwrap().endpoint.pid, std::process::id());
         assert!(Arc::ptr_eq(&offers.server().unwrap(), &offers.server().unwrap()));

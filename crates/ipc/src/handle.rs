@@ -45,7 +45,7 @@ pub enum Place {
 /// A chunk of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedChunk {
-    /// The number that the chunk's process gave it.
+    /// The number that the chunk's process gave the chunk.
     pub key: u64,
     /// The size in bytes.
     pub size: u64,
@@ -67,7 +67,7 @@ impl Endpoint {
         format!("seamalloc-{}-{name}", self.pid)
     }
 
-    /// Returns the half of the secret that proves that a client has the handle.
+    /// Returns the second half of the secret, which proves that a client has the handle.
     pub(super) fn password(&self) -> &[u8] {
         &self.secret[8..]
     }
@@ -192,7 +192,7 @@ mod tests {
         for place in places() {
             let bytes = place.to_bytes().unwrap();
             for end in 0..bytes.len() {
-                // Without a whole chunk, the bytes name another range of memory.
+                // Without their last chunk, the bytes are a valid handle of less memory.
                 if Place::from_bytes(&bytes[..end]).is_ok() {
                     assert_eq!(end, bytes.len() - 16);
                 }

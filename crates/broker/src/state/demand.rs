@@ -3,7 +3,7 @@
 //!
 //! Owns: the steps of one demand. First all members are asked for their free bytes. Then members with memory to spare
 //! are asked to give it, in up to three rounds if some gave less than their share. Each step has a time limit, so that
-//! a silent process cannot block it.
+//! a silent process cannot block the demand.
 
 use super::event::{Event, GivenBy};
 use crate::division::{Holder, divide};
@@ -43,7 +43,7 @@ pub(super) struct Demand {
     pub(super) overtaken: u32,
     since: Instant,
     pub(super) until: Instant,
-    /// The number of this step's questions.
+    /// The number that identifies this step's questions.
     pub(super) number: u64,
     /// Members that have not answered yet, with the bytes that each was asked to give.
     pub(super) waiting: BTreeMap<u64, u64>,
@@ -77,7 +77,8 @@ impl Demand {
         }
     }
 
-    /// Begins the demand: asks the members `asked` for their bytes. `silent` further members did not answer before.
+    /// Begins the demand by asking the members `asked` for their bytes. `silent` is the number of members that are not
+    /// asked, because they left earlier questions unanswered.
     pub(super) fn look(&mut self, number: u64, asked: &[u64], silent: u32, now: Instant) {
         (self.step, self.number, self.until) = (Step::Looking, number, now + LOOK);
         self.waiting = asked.iter().map(|member| (*member, 0)).collect();
@@ -88,7 +89,8 @@ impl Demand {
     /// Notes an answer to the question of the present step.
     pub(super) fn answered(&mut self, member: u64, guarantee: u64, has: Has) {
         let Some(asked_for) = self.waiting.remove(&member) else { return };
-        // The reported value is limited. A look releases no bytes, and a gift exceeds the request by at most one chunk.
+        // The reported value is limited. A member that only reports its bytes releases none; a member that gives
+        // releases at most one chunk more than it was asked for.
         let given = if self.step == Step::Giving { has.given.min(asked_for.saturating_add(LARGEST_PIECE)) } else { 0 };
         self.given = self.given.saturating_add(given);
         // A member that gives less than its share cannot release more, so its free bytes count as used.

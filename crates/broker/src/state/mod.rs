@@ -1,8 +1,8 @@
 //! The state and the actions of a broker, without sockets and without a clock.
 //!
 //! Owns: the effect of each line of a peer, and the order of demands. Each device serves one demand at a time, so that
-//! memory given for one request is not counted for another. A demand of a process below its guarantee comes first, then
-//! the earlier demand. A demand can be overtaken only a limited number of times.
+//! memory given for one request is not counted for another. Demands of processes below their guarantees come first;
+//! among equals, the earlier demand does. A demand can be overtaken only a limited number of times.
 //!
 //! The caller passes in the received bytes and the time, and sends the contents of the outboxes. The callers are the
 //! broker with its sockets ([`Broker::run`](crate::Broker::run)), and tests that try many orders (`tests/schedules`).
@@ -63,7 +63,7 @@ pub struct Room {
     most_members: usize,
 }
 
-/// A request for the list of all members, each of which is asked for its bytes.
+/// A request for the list of all members. To answer it, the broker asks each member for its bytes.
 #[derive(Clone, Debug)]
 struct Look {
     asker: u64,
@@ -195,9 +195,9 @@ impl Room {
         let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
         let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.leave(id, now));
-        // A step may end at once, if no member can be asked.
+        // A step may end immediately, if no member can be asked.
         while self.begin(now) || self.go_on(now) {}
-        // A member that is late is listed with its last figures.
+        // A member that has not answered in time is listed with the figures of its last answer.
         while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {
             let look = self.looks.remove(at);
             self.list(look.asker, now);
@@ -210,7 +210,7 @@ impl Room {
             self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
         let waiting = self.demands.iter().enumerate();
         let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
-        // Of equal demands, the first one is served.
+        // Of equal demands, the earliest is served.
         let order = |demand: &Demand| (demand.overtaken < MAX_OVERTAKEN, !self.is_below_guarantee(demand));
         let Some((at, _)) = next.min_by_key(|(_, demand)| order(demand)) else { return false };
         let Some(demand) = self.demands.get(at) else { return false };

@@ -10,17 +10,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// The least part (1/n) of all requests for which requests outside of steps are mentioned.
+/// Requests outside of steps are mentioned if they are more than this part (1/n) of all requests.
 const MANY_PART: u64 = 4;
-/// The least part (1/n) of live memory for which freed memory that is still in use is mentioned.
+/// Freed memory that streams still use is mentioned if it is more than this part (1/n) of live memory.
 const FEW_PART: u64 = 1000;
 
-/// A problem and its source.
+/// A planning problem and its source.
 pub(super) struct Input {
     pub(super) problem: Problem,
-    /// The iteration, without its problem.
+    /// The iteration of the trace; its problem was moved to the field `problem`.
     iteration: Option<Iteration>,
-    /// The most bytes of the trace that were requested and not freed.
+    /// The most bytes of the trace that were requested and not freed at one moment.
     requested: u64,
     /// The number of requests of the trace.
     requests: u64,

@@ -37,13 +37,13 @@ pub(crate) struct PlanArgs {
     /// threads).
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "portfolio", value_parser = |name: &str| name.parse::<Method>())]
     method: Vec<Method>,
-    /// Stop as soon as a plan needs so much or less: 20MiB, 1048576.
+    /// Stop as soon as a plan needs this many bytes or fewer: 20MiB, 1048576.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     capacity: Option<u64>,
     /// Stop after so many seconds, for each input and method, with the best plan so far.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, allow_negative_numbers = true)]
     time_limit: Duration,
-    /// Where annealing begins; of generated workloads too.
+    /// Seed of annealing, and of generated workloads.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     seed: u64,

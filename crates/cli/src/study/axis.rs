@@ -133,8 +133,8 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Returns the round numbers around these values, from the last one below all values to the first one above them; at
-/// least two.
+/// Returns the round numbers around these values, from the largest number below all values to the smallest number above
+/// them; at least two.
 fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let (mut least, mut most) = (f64::INFINITY, 0.0f64);
     for value in values.filter(|value| *value > 0.0) {
@@ -145,7 +145,7 @@ fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     }
     let round = |index: i32| {
         let (power, step) = (index.div_euclid(3), index.rem_euclid(3));
-        // A power below 0 divides, since 0.1 times 5 is not 0.5 in binary.
+        // Negative powers of ten are not exact in binary, so the step is divided instead.
         if power < 0 { STEPS[step as usize] / 10f64.powi(-power) } else { STEPS[step as usize] * 10f64.powi(power) }
     };
     let mut first = 3 * least.log10().floor() as i32;

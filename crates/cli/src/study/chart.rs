@@ -23,7 +23,7 @@ const BACKGROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
 const TEXT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
 const QUIET: RGBColor = RGBColor(0x9a, 0xa4, 0xae);
 const GRID: RGBColor = RGBColor(0x26, 0x2d, 0x36);
-/// Colours that also differ in brightness, on this background.
+/// The colours of lines, which also differ in brightness.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x58, 0xa6, 0xff),
     RGBColor(0xf0, 0x88, 0x3e),
@@ -87,7 +87,7 @@ pub(crate) struct Line {
     pub(crate) colour: RGBColor,
     pub(crate) dashed: bool,
     pub(crate) points: Vec<Point>,
-    /// Points with the same colour, beside the line.
+    /// Further points of the same colour, through which no line is drawn.
     pub(crate) apart: Vec<Point>,
 }
 
@@ -223,7 +223,7 @@ impl Inside<'_, '_> {
         Ok(())
     }
 
-    /// Draws rectangles, with an edge if there is room. Of several rectangles at the same pixels, one is drawn.
+    /// Draws rectangles, with an edge if there is room. Of several rectangles at the same pixels, only one is drawn.
     fn tiles(&self, tiles: &[Tile], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
         let mut drawn = HashSet::new();
         for tile in tiles {

@@ -85,7 +85,7 @@ impl<S> Outcome<S> {
         self.first_and_third().map_or(Value::Null, |(_, third)| read(third))
     }
 
-    /// Returns a cell with values of both passes; an empty cell if memory ran out.
+    /// Returns a cell with values of the first and the third pass; an empty cell if memory ran out.
     pub(super) fn cell(&self, read: impl Fn(&PassReport, &PassReport) -> Cell) -> Cell {
         self.first_and_third().map_or_else(|| "".into(), |(first, third)| read(first, third))
     }

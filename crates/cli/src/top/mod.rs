@@ -32,16 +32,16 @@ pub(crate) struct TopArgs {
     /// Processes to show [default: all of this user that opted in].
     #[arg(value_name = "PID")]
     pids: Vec<u32>,
-    /// Ask at this socket, of a program that was given a name for it.
+    /// Ask at this socket, of a program whose socket was given a name.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "pids")]
     socket: Option<PathBuf>,
-    /// Seconds between looks.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// Look twice, an interval apart, and print that once.
+    /// Take two samples, an interval apart, and print the result once.
     #[arg(long)]
     once: bool,
-    /// Print one JSON object a line for each look and allocator.
+    /// Print one JSON object a line for each sample and allocator.
     #[arg(long)]
     json: bool,
     /// Print the metrics once, as Prometheus reads them.

@@ -38,8 +38,8 @@ pub struct DeviceProperties {
     pub identity: String,
     /// Physical memory of the device in bytes.
     pub total_memory: u64,
-    /// Every size and address of a virtual-memory call is a multiple of this number of bytes (2 MiB on all NVIDIA GPUs
-    /// so far).
+    /// The granularity in bytes: every size and address of a virtual-memory call is a multiple of it (2 MiB on all
+    /// NVIDIA GPUs so far).
     pub granularity: u64,
     /// The granularity that the driver recommends for speed, in bytes: a multiple of `granularity`.
     pub recommended_granularity: u64,
@@ -91,12 +91,12 @@ pub trait Driver:
     /// Returns the calls made so far and the time spent in them. Makes no driver call.
     fn call_stats(&self) -> CallStats;
 
-    /// Returns the total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without
-    /// the copy.
+    /// Returns the total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without a
+    /// copy of all statistics.
     fn busy_ns(&self) -> u64;
 
     /// Returns the time of the clock by which the device's work is timed, in nanoseconds since some moment. The clock
-    /// of a simulated device may not be real time. Makes no driver call.
+    /// of a simulated device may differ from real time. Makes no driver call.
     fn clock_ns(&self) -> u64;
 
     /// Makes the calling thread wait for `ns` nanoseconds of [`Self::clock_ns`]. Makes no driver call.

@@ -17,8 +17,8 @@ pub trait Events {
     /// `cuEventDestroy`: destroys an event.
     fn event_destroy(&self, event: EventId) -> DriverResult<()>;
 
-    /// `cuEventRecord`: the event completes when all work given to `stream` so far has completed. A later record
-    /// replaces an earlier one.
+    /// `cuEventRecord`: the event completes when all work given to `stream` so far has completed. A later record of the
+    /// same event replaces the earlier record.
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()>;
 
     /// `cuEventQuery`: returns whether the event is complete. An event that was never recorded is complete.

@@ -27,9 +27,9 @@ impl PoolAttribute {
 /// allocator's own, on which frees of several streams are joined.
 ///
 /// The three policies of reuse (`CU_MEMPOOL_ATTR_REUSE_…`) keep the driver's defaults: all on. So the stream of the
-/// free may get freed memory again at once. Another stream may get the memory once that stream waits for an event that
-/// was recorded after the free, or once the free is complete. If the device has no more memory, any stream may get the
-/// memory, and the driver then makes that stream wait for the free.
+/// free may get freed memory again immediately. Another stream may get the memory once that stream waits for an event
+/// that was recorded after the free, or once the free is complete. If the device has no more memory, any stream may get
+/// the memory, and the driver then makes that stream wait for the free.
 ///
 /// A device whose [`memory_pools`](crate::DeviceProperties::memory_pools) is `false` answers every call with
 /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED), or, if the driver is too old to have pools, with
@@ -48,19 +48,19 @@ pub trait MemoryPools {
     /// `cuMemAllocFromPoolAsync`: returns the address of `size` bytes for work given to `stream` from now on.
     ///
     /// pre: `size` is not 0.
-    /// pre: `stream` is not being captured: a graph would own the memory, and a device without memory may not refuse
-    /// before the launch (unchecked on a real GPU).
+    /// pre: `stream` is not being captured (unchecked on a real GPU). In a capture, the graph would own the memory, and
+    /// a lack of memory might show only at the graph's launch.
     fn pool_malloc(&self, pool: MemoryPool, size: u64, stream: StreamId) -> DriverResult<u64>;
 
     /// `cuMemFreeAsync`: gives memory back to its pool after all work given to `stream` so far. The CPU does not wait.
     ///
     /// pre: `address` came from `pool_malloc`, and was not freed.
-    /// pre: `stream` is not being captured, and reaches the free after all work that uses the memory (both unchecked on
-    /// a real GPU).
+    /// pre: `stream` is not being captured, and all work that uses the memory comes before the free in the order of
+    /// `stream` (both unchecked on a real GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
-    /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.
-    /// Memory that work of the GPU may still use stays.
+    /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or has no more to
+    /// give. Memory that work of the GPU may still use stays in the pool.
     fn pool_trim(&self, pool: MemoryPool, keep: u64) -> DriverResult<()>;
 
     /// `cuMemPoolGetAttribute`: returns a figure of a pool, in bytes.

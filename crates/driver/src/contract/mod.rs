@@ -23,8 +23,9 @@
 //!   invalidates that capture.
 //! - Each call behaves as the CUDA call of the same name is documented and was measured. An implementation refuses the
 //!   arguments that CUDA refuses, with the same [`Status`](crate::Status).
-//! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
-//!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
+//! - A line `pre:` is a condition that the caller must keep. A driver refuses the call if it can tell that the
+//!   condition is broken. A condition with "unchecked" cannot be checked: if it is broken, the context of a real GPU
+//!   may be lost, or results may be wrong.
 
 mod contents;
 mod device;

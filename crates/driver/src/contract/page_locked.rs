@@ -1,4 +1,4 @@
-//! Page-locked host memory, for copies that run by themselves at the speed of the link.
+//! Page-locked host memory, for asynchronous copies at the speed of the link between CPU and GPU.
 //!
 //! Owns: the contract of [`PageLocked`]. The contents of sleeping memory pass through such memory.
 
@@ -16,9 +16,9 @@ use crate::ids::HostBuffer;
 ///
 /// pre, for every call but `host_bytes`: no capture forbids the call.
 pub trait PageLocked {
-    /// `cuMemHostRegister` of pages that are populated first, or else `cuMemHostAlloc`: returns `size` bytes of
-    /// page-locked host memory, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB with huge
-    /// pages, and 0.36 ms a MiB by `cuMemHostAlloc`. Child processes do not inherit the memory.
+    /// `cuMemHostRegister` of populated pages, or else `cuMemHostAlloc`: returns `size` bytes of page-locked host
+    /// memory, for all contexts, with unspecified contents. The call takes 0.15 ms for each MiB with registered huge
+    /// pages, and 0.36 ms by `cuMemHostAlloc`. Child processes do not inherit the memory.
     ///
     /// pre: `size` is not 0.
     fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer>;
@@ -31,13 +31,15 @@ pub trait PageLocked {
     /// `cuMemcpyDtoHAsync`: copies `size` bytes from address `from` into a buffer, from `offset` on. The CPU does not
     /// wait.
     ///
-    /// pre: the range is memory of this device that the device may use, not empty, and has room in the buffer.
+    /// pre: the range at `from` is memory of this device that the device may use, not empty, and its copy has room in
+    /// the buffer.
     /// pre: until the wait for the buffer, no work writes the range, and the range stays mapped (unchecked).
     fn copy_out(&self, from: u64, buffer: HostBuffer, offset: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemcpyHtoDAsync`: copies `size` bytes of a buffer, from `offset` on, to address `to`. The CPU does not wait.
     ///
-    /// pre: the range is memory of this device that the device may use, not empty, and lies in the buffer.
+    /// pre: the range at `to` is memory of this device that the device may use, and not empty. The copied bytes lie in
+    /// the buffer.
     /// pre: until the wait for the buffer, no work uses the range, and the range stays mapped (unchecked).
     fn copy_in(&self, buffer: HostBuffer, offset: u64, to: u64, size: u64) -> DriverResult<()>;
 

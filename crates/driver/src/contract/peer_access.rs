@@ -6,9 +6,9 @@ use crate::error::DriverResult;
 
 /// Access of other devices of the process to this device's memory.
 pub trait PeerAccess {
-    /// Lets the device with the ordinal `peer` use this device's memory too, whatever is mapped at present or later.
-    /// With `plain`, this includes all memory of `malloc` in the process, present and future. Enabling a peer twice has
-    /// no further effect. Returns [`Status::PEER_ACCESS_UNSUPPORTED`](crate::Status::PEER_ACCESS_UNSUPPORTED) if no
-    /// path between the two devices allows it.
+    /// Lets the device with the ordinal `peer` use all mapped memory of this device, mapped at present or later. With
+    /// `plain`, `peer` may also use all memory of `malloc` in the process, present and future. Enabling a peer twice
+    /// has no further effect. Returns [`Status::PEER_ACCESS_UNSUPPORTED`](crate::Status::PEER_ACCESS_UNSUPPORTED) if no
+    /// path between the two devices allows this access.
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()>;
 }

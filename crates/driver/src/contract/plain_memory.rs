@@ -9,7 +9,7 @@ use crate::error::DriverResult;
 /// pre, for both calls: no capture forbids them, according to the modes of the capture and of the thread
 /// ([`CaptureMode`](super::CaptureMode)).
 pub trait PlainMemory {
-    /// `cuMemAlloc` (`cudaMalloc`): returns the address of `size` bytes, which the device can use at once.
+    /// `cuMemAlloc` (`cudaMalloc`): returns the address of `size` bytes, which the device can use immediately.
     ///
     /// pre: `size` is not 0.
     fn malloc(&self, size: u64) -> DriverResult<u64>;

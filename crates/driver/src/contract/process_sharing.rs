@@ -42,8 +42,8 @@ impl Exported {
         &self.descriptor
     }
 
-    /// Returns a number that no other `Exported` of the process has or will have. Descriptors, unlike this number, are
-    /// used again.
+    /// Returns a number that no other `Exported` of the process has or will have. The numbers of descriptors, by
+    /// contrast, are reused.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -90,8 +90,8 @@ impl WeakExported {
 /// A driver that cannot share memory answers every call with [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
     /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
-    /// import. Further calls return the same descriptor while a copy of the descriptor is left. The descriptor is
-    /// closed with its last copy: the driver keeps none.
+    /// import. Further calls return the same descriptor while a copy of the returned [`Exported`] exists. The
+    /// descriptor is closed with the last copy; the driver keeps no copy.
     ///
     /// pre: `handle` was not released.
     fn export(&self, handle: Handle) -> DriverResult<Exported>;

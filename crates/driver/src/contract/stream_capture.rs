@@ -1,4 +1,4 @@
-//! Stream captures: which calls they forbid, and how a thread makes such a call anyway.
+//! Stream captures: which calls they forbid, and how a thread makes such a call without invalidating the capture.
 //!
 //! Owns: [`CaptureMode`], the contract of [`StreamCapture`], and the one function through which this crate makes calls
 //! that a capture forbids.
@@ -7,7 +7,7 @@ use crate::error::{DriverError, DriverResult};
 use crate::ids::StreamId;
 
 /// The calls that a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a
-/// call is forbidden only if the mode of the capture and the mode of the thread forbid it.
+/// call is forbidden only if the mode of the capture and the mode of the calling thread both forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// Forbids unsafe calls of any thread. Every thread starts in this mode.

@@ -10,13 +10,14 @@ use crate::ids::StreamId;
 /// pre, for the calls that reach the driver: the handle is the handle of a live stream (unchecked if the driver was
 /// told to trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Streams {
-    /// Returns the handle by which the driver knows `stream`, if the stream has several handles. Makes no driver call.
+    /// Returns the handle by which the driver knows `stream`, which may have several handles. Makes no driver call.
     /// Returns [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular
     /// stream.
     fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
 
-    /// `cuStreamGetId`: returns a number that no other stream of the process ever has, while handles are used again.
-    /// Returns `None` if the driver does not number streams, and for the default stream, which is never destroyed.
+    /// `cuStreamGetId`: returns a number that no other stream of the process ever has, unlike handles, which are
+    /// reused. Returns `None` if the driver does not number streams, and for the default stream, which is never
+    /// destroyed.
     ///
     /// pre: `stream` is not being captured.
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>>;

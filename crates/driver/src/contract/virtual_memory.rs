@@ -16,7 +16,7 @@ use crate::ids::Handle;
 /// pre, for every call: sizes and addresses are multiples of
 /// [`granularity`](crate::DeviceProperties::granularity), and sizes are not 0.
 pub trait VirtualMemory {
-    /// `cuMemAddressReserve`: returns the first of `size` addresses, at which no memory is mapped yet.
+    /// `cuMemAddressReserve`: reserves `size` addresses, at which no memory is mapped yet. Returns the first address.
     ///
     /// pre: `alignment` is 0 or a power of two.
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64>;

@@ -1,4 +1,4 @@
-//! The programs. Sizes are bytes of 16-bit numbers unless stated otherwise.
+//! The generated programs. Their tensors hold 16-bit numbers unless stated otherwise.
 
 use super::tape::{Node, Saved, Tape};
 use crate::graph::{Graph, GraphBuilder, GraphError, Output};
@@ -140,7 +140,7 @@ pub(super) fn unet() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// Adds a product with a weight.
+/// Adds a matrix product with a weight.
 fn linear_layer(tape: &mut Tape, rows: u64, from: (Node, u64), to: u64) -> Node {
     let weight = tape.weight(from.1 * to * HALF);
     tape.apply("linear", rows * to * HALF, &[from.0, weight], Saved::Inputs, 2 * rows * from.1 * to)
@@ -189,7 +189,7 @@ fn dice(seed: u64) -> Pcg64 {
     Pcg64::seed_from_u64(seed)
 }
 
-/// Returns a number below `below`.
+/// Draws a random number below `below`.
 fn draw(dice: &mut Pcg64, below: usize) -> usize {
     (dice.next_u64() % below.max(1) as u64) as usize
 }
@@ -234,7 +234,7 @@ pub(super) fn tree_lstm(seed: u64) -> Result<Graph, GraphError> {
 /// The blocks of `Runtime::chain` in `crates/trace/src/workload/rematerialisation.rs`, with the costs of that file, for
 /// OPT 1.3B and 2048 tokens.
 pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
-    // A product takes far more time for its bytes than a norm.
+    // The arithmetic of a matrix product, as a multiple of that of a norm with as many bytes.
     const PRODUCT: u64 = 40;
     let (layers, row, wide) = (24, 2048 * 2048 * HALF, 2048 * 8192 * HALF);
     let mut tape = Tape::default();
@@ -259,8 +259,8 @@ pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with the costs of that file. Nodes
-/// that stand for more words are larger.
+/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with the costs of that file. A node
+/// that joins more words has a larger tensor.
 pub(super) fn dtr_tree(seed: u64) -> Result<Graph, GraphError> {
     let (words, row) = (100, 8 * 2048 * HALF * 16);
     let mut dice = dice(seed);

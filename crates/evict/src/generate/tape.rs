@@ -3,8 +3,8 @@
 //! the gradients of the inputs. Several gradients of one tensor are added. A tensor is released after the last operator
 //! that reads it; gradients of weights are not released.
 //!
-//! An operator's time is the larger of its arithmetic time and its memory time on a machine with the figures below, and
-//! at least the time of a launch.
+//! An operator's time is the time of a launch, plus the larger of its arithmetic time and its memory time on a machine
+//! with the figures below.
 
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 
@@ -13,7 +13,7 @@ use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 const OPERATIONS_PER_US: u64 = 100_000_000;
 /// Bytes per microsecond: 2 TB/s.
 const BYTES_PER_US: u64 = 2_000_000;
-/// The least time of an operator, in nanoseconds.
+/// The time of a launch, in nanoseconds.
 const LAUNCH_NS: u64 = 2_000;
 
 /// A tensor of the forward pass.
@@ -43,7 +43,7 @@ pub(super) enum Saved {
     Nothing,
 }
 
-/// A forward pass.
+/// A recorded forward pass.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tape {
     nodes: Vec<Recorded>,
@@ -138,7 +138,7 @@ fn time(operations: u64, bytes: u64) -> u64 {
     LAUNCH_NS + arithmetic.max(memory)
 }
 
-/// Operators of one output each, in order.
+/// Operators of one output each, in the order in which they run.
 #[derive(Default)]
 struct Plan {
     operators: Vec<(&'static str, u64, u64, Vec<usize>)>,

@@ -1,6 +1,6 @@
 //! Coop's arena: the whole budget is one range. A block takes the smallest free piece that is large enough; of several
-//! such pieces of one size, the lowest. An expensive tensor goes to the low end of this piece and a cheap tensor to the
-//! high end, so that cheap tensors lie beside each other.
+//! such pieces of one size, the piece at the lowest address. An expensive tensor goes to the low end of this piece and
+//! a cheap tensor to the high end, so that cheap tensors lie beside each other.
 //!
 //! The rules are those of `FindPiece`, `FindProperPositionInGroup` and `PieceCmp` with two groups, left and right
 //! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; Zhang and others, Coop: Memory is not a

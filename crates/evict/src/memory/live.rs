@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The stream on which all work runs. One stream is enough, since recomputation runs in the program's order.
 const STREAM: StreamId = StreamId(0);
 
-/// A live allocator.
+/// An allocator of seamalloc as the memory of a run.
 pub struct Live {
     allocator: Allocator,
     budget: u64,

@@ -69,7 +69,7 @@ pub trait Memory {
     /// Returns the most bytes held at any moment.
     fn peak_reserved(&self) -> u64;
 
-    /// Returns all pieces by segment and address; none if the memory has no addresses.
+    /// Returns all pieces, ordered by segment and address; no pieces if the memory has no addresses.
     fn pieces(&self) -> Vec<Piece>;
 
     /// Returns whether the whole memory is one range. A request then fits only where enough neighbouring bytes are

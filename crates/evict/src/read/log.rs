@@ -84,7 +84,7 @@ impl Line {
 struct Reader {
     builder: GraphBuilder,
     names: FxHashMap<String, TensorId>,
-    /// The names, in the order of their first use. Tensors left at the end are pinned in this order.
+    /// The names of the tensors, in the order of their first use. Tensors left at the end are pinned in this order.
     order: Vec<String>,
 }
 
@@ -189,7 +189,7 @@ impl Reader {
     }
 }
 
-/// Returns the next line. An error if that line is not the instruction `what` about the tensor `name`.
+/// Returns the next line, or an error if that line is not the instruction `what` about the tensor `name`.
 fn follows<'a>(rest: &mut impl Iterator<Item = &'a Line>, what: &str, name: &str) -> Result<&'a Line, String> {
     let line = rest.next().ok_or_else(|| format!("the file ends before the {what} of `{name}`"))?;
     if line.text("INSTRUCTION")? == what && line.text("NAME")? == name {

@@ -1,4 +1,4 @@
-//! The question to a scheme, and the trait of schemes, which answer the question.
+//! The question which tensors to evict for a refused request, and the trait of eviction schemes, which answer it.
 
 use crate::graph::StorageId;
 use crate::memory::Memory;
@@ -17,7 +17,7 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Returns the storage with the least cost; of several such storages, the first in the list.
+    /// Returns the storage with the least cost; of several such storages, the first in the list of evictable storages.
     pub(super) fn least(&self, mut cost: impl FnMut(StorageId) -> f64) -> Option<StorageId> {
         let mut best: Option<(StorageId, f64)> = None;
         for &storage in self.state.evictable() {

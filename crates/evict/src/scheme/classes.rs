@@ -1,6 +1,6 @@
-//! Estimates evicted neighbourhoods by union and find. Evicted tensors that touch, as [`Touching`] defines, belong to
-//! one class, and each class has a cost. A recomputed tensor takes its own cost out of the class. The class is not
-//! split, so the class's cost is an estimate.
+//! Estimates the cost of evicted neighbourhoods by union and find. Evicted tensors that touch, as [`Touching`] defines,
+//! belong to one class, and each class has a cost. A recomputed tensor takes its own cost out of the class. The class
+//! is not split, so the class's cost is an estimate.
 //!
 //! The rules are those of `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in
 //! `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype, and of `remat::DisjointSet` in OneFlow's

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the least cost of all runs, tried one by one.
+    /// Returns the least cost of all runs that are large enough, tried one by one.
     fn tried(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Option<f64> {
         let runs = (0..pieces.len()).flat_map(|start| (start + 1..=pieces.len()).map(move |end| start..end));
         let costs = runs.filter_map(|run| {

@@ -1,6 +1,6 @@
-//! DTE: the rules of DTR with classes, with two changes. Free memory that touches a tensor counts as the tensor's own,
-//! so eviction prefers tensors whose eviction makes a large hole. Tensors that were recomputed often are kept a little
-//! longer.
+//! DTE: the rules of DTR with classes (`dtr_eq.rs`), with two changes. Free memory that touches a tensor counts as the
+//! tensor's own, so eviction prefers tensors whose eviction makes a large hole. Tensors that were recomputed often are
+//! kept a little longer.
 //!
 //! The rules are those of `find_best_tensor` and `update_dsu_after_evict` in MegEngine's
 //! `imperative/src/impl/interpreter/interpreter_impl.cpp`, and of `eval_func` in MegEngine's `tensor_info.h` (Hu and
