@@ -1,10 +1,11 @@
 //! Memory of one process in another: CUDA IPC for stitched memory.
 //!
-//! Owns: how a live allocation is named in bytes that any process can receive (`handle.rs`), and how the descriptors of
-//! its chunks are sent, through a socket (`fd_protocol.rs`: `fd_server.rs` with `fd_questions.rs` at one end,
-//! `fd_client.rs` at the other). The allocator makes and opens handles (`Sharing::export`).
+//! Owns: the bytes that name a live allocation and that any process can receive (`handle.rs`), and the socket through
+//! which the file descriptors of the allocation's chunks are sent (`fd_protocol.rs`: the protocol; `fd_server.rs` and
+//! `fd_questions.rs`: the sender's end; `fd_client.rs`: the receiver's end). The allocator makes and opens handles
+//! (`Sharing::export`).
 //!
-//! CUDA's own IPC (`cuIpcGetMemHandle`) works for memory of `cuMemAlloc` alone. Memory of `cuMemCreate` is exported
+//! CUDA's own IPC (`cuIpcGetMemHandle`) works only for memory of `cuMemAlloc`. Memory of `cuMemCreate` is exported
 //! chunk by chunk, as file descriptors, and the receiver maps the chunks in the same order.
 
 #![deny(unsafe_code)]

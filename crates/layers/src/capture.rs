@@ -1,15 +1,16 @@
 //! A layer that gives each CUDA graph a private pool.
 //!
-//! Owns: the pool of each graph, and the number of its prepares. The rules are those of Paddle's facade
+//! Owns: the pool of each graph, and the number of the pool's uses. The rules are those of Paddle's facade
 //! (`allocator_facade.cc`, commit 05a90fc):
 //! - `PrepareMemoryPoolForCUDAGraph` makes a pool for a graph, or adds a use to the graph's pool; each
 //!   `RemoveMemoryPoolOfCUDAGraph` ends a use, and the last such call ends the pool;
-//! - `AllocatorFacade::GetPrivate`: requests of a capture go to the graph's pool, which must be prepared;
+//! - `AllocatorFacade::GetPrivate`: requests of a capture go to the graph's pool, which must have been prepared;
 //! - `StreamSafeCUDAAllocator::ReleaseImpl` (`stream_safe_cuda_allocator.cc`): no memory is released during a capture.
 //!
 //! The allocator defines private pools and what is legal in a capture
-//! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a
-//! facade of its own; in this layer the program names the stream, and all pools share the device's memory.
+//! (docs/decisions/0020-private-pools-and-captures.md). In Paddle, requests of the capturing thread go to the pool, and
+//! each pool is a facade of its own. In this layer the program names the stream whose requests go to the pool, and all
+//! pools share the device's memory.
 
 use crate::contract::{Layer, PrivatePools};
 use crate::error::{ResourceError, Result};
@@ -86,7 +87,7 @@ impl<R: PrivatePools> Capture<R> {
     ///
     /// # Errors
     /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below, after which
-    /// the use goes on.
+    /// the graph still has this use.
     pub fn remove(&self, graph: u64) -> Result<()> {
         let graphs = &mut *self.graphs.lock();
         let prepared = found(graphs, graph)?;

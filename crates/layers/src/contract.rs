@@ -1,8 +1,8 @@
 //! The contract between layers.
 //!
-//! Owns: [`MemoryResource`], the operations of the resource below a layer; [`RawBlock`], the value that these
-//! operations pass; [`Layer`], by which a layer writes only the operations that it changes; [`PrivatePools`], the
-//! additional operations below a layer for graphs.
+//! Owns: [`MemoryResource`], the operations of the resource below a layer; [`RawBlock`], the description of a block
+//! that these operations return and take; [`Layer`], a trait in which a layer implements only the operations that it
+//! changes; [`PrivatePools`], the additional operations that a layer for graphs needs.
 //!
 //! The contract has RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a
 //! stream) with the additional operations of Paddle's facade (`phi::Allocator::Release`, `RecordStream`), and with
@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 /// A source of memory of one device: an [`Allocator`](seamalloc::Allocator), or a layer over another resource.
 ///
-/// Any number of threads may call a resource at once. A call that fails leaves the resource unchanged.
+/// Any number of threads may call a resource at the same time. A call that fails leaves the resource unchanged, except
+/// for [`Self::release`].
 pub trait MemoryResource: Send + Sync {
     /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`RawBlock::empty`].
     ///
@@ -26,8 +27,8 @@ pub trait MemoryResource: Send + Sync {
     /// error that the resource's own documentation names.
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock>;
 
-    /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that stream is not the block's
-    /// own, the memory waits for both streams.
+    /// Frees a block that [`Self::allocate`] returned. `stream` is the stream that used the block last. If the block
+    /// was allocated for another stream, its memory waits for the work of both streams.
     ///
     /// # Errors
     /// An error of the resource; the block stays live.
@@ -40,7 +41,7 @@ pub trait MemoryResource: Send + Sync {
     fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
     /// Undoes [`Self::record_stream`], because `stream` uses the block no more: the program has waited for the work of
-    /// `stream`. The call does nothing if the stream was not named.
+    /// `stream`. The call does nothing if no such use was recorded.
     ///
     /// # Errors
     /// An error of the resource; the record stays.
@@ -49,10 +50,10 @@ pub trait MemoryResource: Send + Sync {
     /// Gives free memory back to the driver. Returns the bytes given back.
     ///
     /// # Errors
-    /// Memory given back before the failed call stays given back.
+    /// An error of the resource; memory that was given back before stays given back.
     fn release(&self) -> Result<u64>;
 
-    /// Returns the memory of the device, in bytes.
+    /// Returns the free and the total memory of the device.
     ///
     /// # Errors
     /// The driver's error.
@@ -94,7 +95,7 @@ pub trait PrivatePools: MemoryResource {
     /// An error if the host has no memory for the pool.
     fn create_pool(&self) -> Result<PoolId>;
 
-    /// Ends the use of a private pool. Its memory serves other requests once no graph can use it.
+    /// Ends the use of a private pool. The pool's memory serves other requests once no graph can use it.
     ///
     /// # Errors
     /// An error if there is no such pool.
@@ -106,15 +107,15 @@ pub trait PrivatePools: MemoryResource {
     /// An error of the resource; no requests are routed.
     fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()>;
 
-    /// Ends the route, after the capture.
+    /// Ends the route that [`Self::begin_capture`] began, after the capture.
     ///
     /// # Errors
     /// An error if no requests are routed to the pool.
     fn end_capture(&self, pool: PoolId) -> Result<()>;
 }
 
-/// A resource over another resource, which implements only the methods that it changes. All other methods go to the
-/// resource below.
+/// A resource over another resource. A layer implements only the methods that it changes; calls of all other methods go
+/// to the resource below.
 ///
 /// Each layer is a [`MemoryResource`], and has [`PrivatePools`] if the resource below has them.
 ///

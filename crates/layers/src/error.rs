@@ -61,7 +61,7 @@ pub enum ResourceError {
         /// The graph.
         graph: u64,
     },
-    /// Counters are popped that were not pushed.
+    /// Counters are popped, but no pushed counters are left.
     #[error("the outermost counters cannot be popped")]
     NothingPushed,
 }

@@ -1,9 +1,9 @@
 //! One entry to the memory of several devices: allocators by name, and layers around them.
 //!
-//! Owns: the builder. `places.rs` chooses the allocator of a request. The facade is the part of Paddle's
-//! `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc) that makes for each stream an allocator `auto_growth`
-//! inside of `StreamSafe`, inside of `Retry`, inside of `Stat` (`InitCUDAAllocator`), with the choice of layers left to
-//! the program.
+//! Owns: the builder. `places.rs` chooses the allocator of a request. The facade's model is the function
+//! `InitCUDAAllocator` of Paddle's `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc), which makes an allocator
+//! `auto_growth` for each stream and puts the layers `StreamSafe`, `Retry` and `Stat` around the allocator. Here the
+//! program chooses the layers.
 
 use crate::contract::PrivatePools;
 use crate::error::{ResourceError, Result};
@@ -29,7 +29,7 @@ pub struct FacadeBuilder {
     around_all: Vec<Wrap>,
 }
 
-/// The memory of some devices, under one strategy and some layers.
+/// The memory of one or several devices, served by allocators of one strategy, with layers around the allocators.
 ///
 /// ```
 /// use seamalloc::driver::{StreamId, sim::{SimConfig, SimGpu}};
@@ -57,9 +57,9 @@ pub struct Facade {
 }
 
 impl Facade {
-    /// Begins a facade of the strategy of this name, with options as [`Config::parse`] reads them. The name overrides a
-    /// strategy in the options. `paddle-thread-local` has one allocator for each thread, all other strategies have one
-    /// for each device, unless [`FacadeBuilder::spread`] says otherwise.
+    /// Begins a facade whose allocators have the strategy of this name, and options as [`Config::parse`] reads them.
+    /// The name overrides a strategy in the options. `paddle-thread-local` has one allocator for each thread, all other
+    /// strategies have one for each device, unless [`FacadeBuilder::spread`] says otherwise.
     ///
     /// # Errors
     /// [`Error::Config`](seamalloc::Error::Config) for an unknown name or option.
@@ -70,7 +70,7 @@ impl Facade {
         Ok(FacadeBuilder { config, spread, around_each: Vec::new(), around_all: Vec::new() })
     }
 
-    /// Returns the memory of each device, in the order in which they were opened.
+    /// Returns the memory of each device, in the order of the devices given to [`FacadeBuilder::open`].
     #[must_use]
     pub fn devices(&self) -> &[SharedResource] {
         &self.devices
@@ -84,7 +84,7 @@ impl Facade {
         self.places.get(device).map_or_else(|| Ok(Vec::new()), |places| places.allocators())
     }
 
-    /// Forgets a stream of a device that the program is about to destroy
+    /// Forgets a stream that the program is about to destroy
     /// ([`Streams::forget`](seamalloc::operations::Streams::forget)). With an allocator for each stream, that stream's
     /// allocator ends too, unless it has live blocks.
     ///
@@ -122,8 +122,8 @@ impl FacadeBuilder {
         self
     }
 
-    /// Adds a [`Retry`] around all allocators of each device: frees of any stream wake a request. Paddle has a retry
-    /// around each stream's allocator, which only frees of that stream wake.
+    /// Adds a [`Retry`] around all allocators of each device: a free on any stream wakes a waiting request. Paddle has
+    /// a retry around each stream's allocator, so that only frees on the request's own stream wake it.
     #[must_use]
     pub fn retry_time_ms(self, retry_time_ms: u64) -> Self {
         self.around_all(move |resource| Arc::new(Retry::new(resource, retry_time_ms)))

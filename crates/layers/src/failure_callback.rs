@@ -1,12 +1,12 @@
 //! A layer that asks the program what to do about a request that failed.
 //!
-//! Owns: the loop. The rule is that of RMM's `failure_callback_resource_adaptor`
+//! Owns: the loop of callbacks and further tries. The rule is that of RMM's `failure_callback_resource_adaptor`
 //! (`failure_callback_resource_adaptor_impl.hpp` lines 59 to 73): as long as the callback returns `true`, the request
 //! is made again.
 //!
 //! [`MemoryLimits::on_pressure`](seamalloc::operations::MemoryLimits::on_pressure) differs: that callback is called
 //! within a request, before the CPU waits for the GPU. The callback of this layer is called after the resource below
-//! has refused, for any resource and any error.
+//! has refused the request, for any resource and any error.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -35,7 +35,7 @@ impl<R: MemoryResource> FailureCallback<R> {
         Self::on(upstream, ResourceError::is_out_of_memory, callback)
     }
 
-    /// Makes a layer as [`Self::new`] does, for the errors for which `covers` returns `true`.
+    /// Makes a layer as [`Self::new`] does, but calls `callback` for every error for which `covers` returns `true`.
     pub fn on(
         upstream: R,
         covers: impl Fn(&ResourceError) -> bool + Send + Sync + 'static,

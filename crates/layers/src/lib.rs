@@ -1,8 +1,10 @@
-//! Layers over an allocator: small types that each change one operation of the resource below, and stack.
+//! Layers over an allocator: small types, each of which changes one operation of the resource below. Layers can be
+//! stacked.
 //!
 //! A [`MemoryResource`] hands out blocks: an [`Allocator`](seamalloc::Allocator), or a layer over another resource.
 //! Layers are generic over the resource below; an [`Arc`](std::sync::Arc) of a resource is a resource too, also as
-//! `Arc<dyn MemoryResource>`. Layers add no memory of their own, and a call that fails leaves each layer unchanged.
+//! `Arc<dyn MemoryResource>`. Layers hold no device memory of their own, and a call that fails leaves each layer
+//! unchanged.
 //!
 //! | layer | changes |
 //! |---|---|

@@ -1,9 +1,9 @@
-//! A layer that limits the live bytes that pass through it.
+//! A layer that limits the live bytes that are allocated through it.
 //!
 //! Owns: the count. The rule is that of RMM's `limiting_resource_adaptor` (`limiting_resource_adaptor_impl.cpp` lines
 //! 40 to 69: the size is rounded up to the alignment; a request that would exceed the limit is refused before the
-//! resource below is asked). RMM raises the count first and lowers it again, so that a request that will be refused may
-//! make another thread's fitting request fail; this layer raises the count only if the request fits.
+//! resource below is asked). RMM raises the count first, and lowers it again if the request is refused. Meanwhile
+//! another thread's request may fail that would fit; this layer raises the count only if the request fits.
 //!
 //! The option `memory_limit` differs: it bounds the memory that an allocator holds of the device. This layer bounds the
 //! live requests of one part of a program, whichever resource serves them.
@@ -39,7 +39,7 @@ impl<R: MemoryResource> Limit<R> {
         Self { upstream, limit, alignment: alignment.max(1), allocated: AtomicU64::new(0) }
     }
 
-    /// Returns the bytes that are live, rounded up.
+    /// Returns the live bytes, with each size rounded up.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }

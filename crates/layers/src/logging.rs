@@ -151,8 +151,8 @@ impl<R: MemoryResource, W: Write + Send> Layer for Logging<R, W> {
     }
 
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        // The lock is held from the free to its line: another thread that gets the memory writes its line after this
-        // line.
+        // The lock is held from the free until the line is written: another thread that gets the memory writes its line
+        // after this line.
         let mut log: MutexGuard<'_, _> = self.log.lock();
         self.upstream.deallocate(block, stream)?;
         log.line("free", block.address, block.size, stream);

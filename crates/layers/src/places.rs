@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
-/// A resource that several owners share, as a [`Facade`](crate::Facade) stacks them.
+/// A resource that several owners share. A [`Facade`](crate::Facade) stacks such resources.
 pub type SharedResource = Arc<dyn PrivatePools>;
 
 /// The division of a device of a [`Facade`](crate::Facade) among allocators. Each allocator has options, limits and
@@ -62,7 +62,7 @@ pub(super) struct Served {
 
 #[derive(Default)]
 struct State {
-    /// The allocators by key. All handles of one stream lead to the same allocator.
+    /// The allocators by key. If one stream has several handles, all of them lead to the same allocator.
     served: FxHashMap<Key, Arc<Served>>,
     /// The private pools, which every allocator has.
     pools: Vec<PoolId>,
@@ -79,7 +79,8 @@ pub(super) struct Places {
     spread: Spread,
     around: Vec<Wrap>,
     state: RwLock<State>,
-    /// The owners of live blocks, where the block itself does not name its owner.
+    /// The owners of live blocks if each thread has its own allocator. Otherwise the device or the block's stream has
+    /// only one owner.
     owners: Mutex<Owners>,
 }
 
@@ -90,7 +91,7 @@ struct Owners {
     count: u64,
 }
 
-/// The first number of private pools of places: pools of programs have small numbers.
+/// The number of the first private pool that is made here. The pools of programs have small numbers.
 const FIRST_POOL: u64 = 1 << 63;
 
 impl Places {
@@ -170,7 +171,7 @@ impl Places {
         Ok(())
     }
 
-    /// Forgets the owner of a block that was freed, unless its address is another block's by now.
+    /// Forgets the owner of a block that was freed, unless another block has the address by now.
     fn forget_owner(&self, block: RawBlock, number: u64) {
         let owners = &mut self.owners.lock().of;
         if owners.get(&block.address).is_some_and(|(_, of)| *of == number) {
@@ -274,7 +275,7 @@ fn distinct(state: &State) -> Result<Vec<Arc<Served>>> {
 }
 
 thread_local! {
-    /// The places that have an allocator of this thread.
+    /// The [`Places`] that have an allocator of this thread.
     static ENDS: RefCell<EndOfThread> = const { RefCell::new(EndOfThread(Vec::new())) };
 }
 
@@ -294,7 +295,7 @@ fn note_end_of_thread(places: &Arc<Places>) -> Result<()> {
         ends.0.retain(|of| of.strong_count() > 0);
         ends.0.try_push(Arc::downgrade(places))
     });
-    // The end of a thread that is ending already is not noticed: its allocator stays.
+    // If this thread is ending already, its end is not noticed, and its allocator stays.
     Ok(noted.unwrap_or(Ok(()))?)
 }
 
@@ -310,7 +311,7 @@ impl MemoryResource for Device {
         let places = &self.0;
         let served = places.for_request(stream)?;
         match places.allocate_from(&served, size, stream) {
-            // A single allocator has given back its free memory itself.
+            // The only allocator of a device has given back its free memory itself, before it refused the request.
             Err(error) if error.is_out_of_memory() && places.spread != Spread::Device => {
                 if let Err(error) = places.release_all() {
                     tracing::warn!(%error, "free memory of other allocators could not be given back");

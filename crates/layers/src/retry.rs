@@ -2,7 +2,7 @@
 //!
 //! Owns: who waits, and who tries next. The rule is that of Paddle's `RetryAllocator` (`retry_allocator.cc` lines 34 to
 //! 92, commit 10ceeef: wait on a condition variable that every free wakes, try again, and once more when the time is
-//! over), with turns.
+//! over). In addition, requests take turns.
 //!
 //! # Note: turns
 //!
@@ -10,10 +10,10 @@
 //! frees and allocates in turns takes its memory back before a woken thread runs, so that the woken thread may wait
 //! until its time is over.
 //!
-//! **Approach.** Frees are counted. Each waiting request remembers the count at its last try. It tries again when the
-//! count is higher, and when all that have waited longer have tried at this count and failed. So memory that a free
-//! makes available is offered to the waiting requests in the order in which they came. A new request first lets these
-//! try, for [`GIVE_WAY`] at most; then it makes its own first try as if no request waited.
+//! **Approach.** Frees are counted. Each waiting request remembers the count at its last try. The request tries again
+//! when the count is higher, and all requests that have waited longer have tried at this count and failed. So memory
+//! that a free makes available is offered to the waiting requests in the order in which they came. A new request first
+//! lets the waiting requests try, for [`GIVE_WAY`] at most; then it makes its own first try as if no request waited.
 //!
 //! **Limitations.** Any try that is under way at a free may take the freed memory. Memory is not saved up for a large
 //! request: smaller requests that can be served are served first. Otherwise a thread that needs a little memory before
@@ -264,7 +264,7 @@ impl<R: MemoryResource> Layer for Retry<R> {
         if self.waiting() > 0 {
             self.give_way(stream);
         }
-        // Memory that is freed from here on is worth another try.
+        // Each free that is counted from here on is a reason for another try.
         let frees = self.frees.load(Ordering::SeqCst);
         match self.upstream.allocate(size, stream) {
             Err(refused) if refused.is_out_of_memory() && self.may_wait(stream) => {

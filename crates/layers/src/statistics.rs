@@ -3,8 +3,8 @@
 //! Owns: the counters, which are the counters of RMM's `statistics_resource_adaptor`
 //! (`statistics_resource_adaptor_impl.hpp` lines 34 to 59: value, peak and total; a stack of counters, of which the
 //! innermost counts, so that a part of a program has peaks of its own). Paddle's `StatAllocator` (`stat_allocator.h`)
-//! counts the same figures with one level. The figures of a whole allocator are
-//! [`Allocator::stats`](seamalloc::Allocator::stats); this layer counts the blocks that pass through one place.
+//! counts the same figures without such a stack. The figures of a whole allocator are
+//! [`Allocator::stats`](seamalloc::Allocator::stats); this layer counts only the blocks that are allocated through it.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -35,7 +35,7 @@ impl Counter {
         self.value = self.value.saturating_sub(less);
     }
 
-    /// Adds the figures of counters that were pushed inside this one.
+    /// Adds the figures of a counter that was pushed over this one, and has ended.
     fn add_inner(&mut self, inner: &Self) {
         self.peak = self.peak.max(self.value.saturating_add(inner.peak));
         self.value = self.value.saturating_add(inner.value);
@@ -87,7 +87,7 @@ impl<R: MemoryResource> Statistics<R> {
         Ok(std::mem::take(&mut levels.innermost))
     }
 
-    /// Ends the innermost counters, and adds them to the counters around. Returns the ended counters.
+    /// Ends the innermost counters, and adds them to the counters that they had replaced. Returns the ended counters.
     ///
     /// # Errors
     /// [`ResourceError::NothingPushed`].

@@ -1,9 +1,9 @@
 //! A layer that knows every live block, and where it was allocated.
 //!
 //! Owns: the table of live blocks. The rule is that of RMM's `tracking_resource_adaptor`
-//! (`tracking_resource_adaptor_impl.cpp` lines 57 to 98: a table by address, a stack for each on request, a text of the
-//! outstanding blocks). RMM logs an unknown free and a wrong size, and passes them on. This layer returns an error, and
-//! does not call the resource below.
+//! (`tracking_resource_adaptor_impl.cpp` lines 57 to 98: a table of blocks by address, a stack for each block on
+//! request, a text that lists the live blocks). RMM logs a free of an unknown block or with a wrong size, and then
+//! calls the resource below. This layer returns an error, and does not call the resource below.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -24,7 +24,7 @@ pub enum Stacks {
     #[default]
     Off,
     /// The layer keeps stacks: [`Backtrace::force_capture`] costs some microseconds and kilobytes of host memory for
-    /// each allocation. The host must have that memory.
+    /// each allocation. Without that memory the process ends.
     On,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Outstanding {
 #[derive(Debug)]
 struct Entry {
     of: Outstanding,
-    /// Whether a free of the block is under way below.
+    /// Whether a free of the block is under way in the resource below.
     leaving: bool,
 }
 
@@ -157,7 +157,7 @@ impl Table {
         Ok(entry.of.number)
     }
 
-    /// Ends the free of the allocation of this number. Its address may be another block's by now.
+    /// Ends the free of the allocation of this number. Another block may have the address by now.
     fn end_free(&mut self, block: &RawBlock, number: u64, freed: bool) {
         let Some(entry) = self.live.get_mut(&block.address).filter(|entry| entry.of.number == number) else { return };
         if freed {

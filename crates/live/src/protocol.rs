@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_QUESTION: usize = 4 << 10;
 /// The longest line of an answer, in bytes. A thousand allocators take less.
 pub(crate) const MAX_ANSWER: usize = 4 << 20;
-/// The most bytes of a dump, which are enough for a full recorder of the largest sensible size.
+/// The most bytes of a flight recorder's dump. They are enough for a full recorder of the largest sensible size.
 pub(crate) const MAX_DUMP: u64 = 1 << 30;
 
 /// A question.

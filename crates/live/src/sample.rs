@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Metric {
     /// The metric's name.
     pub name: &'static str,
-    /// Whether the metric is a counter, which only grows while the process lives, or else a gauge.
+    /// Whether the metric is a counter, which only grows while the process lives. Other metrics are gauges.
     pub grows: bool,
     /// The metric's description.
     pub help: &'static str,
@@ -35,7 +35,7 @@ macro_rules! figures {
         pub struct Sample {
             /// The allocator's number in the process.
             pub allocator: u32,
-            /// The device's name at its opening, such as `cuda:0`.
+            /// The name by which the device was opened, such as `cuda:0`.
             pub device: String,
             /// The strategy.
             pub strategy: String,
@@ -139,8 +139,8 @@ pub struct Process {
 }
 
 impl Sample {
-    /// Reads the figures of an allocator. The call takes the allocator's lock twice. The call walks over the free
-    /// ranges to divide up the memory.
+    /// Reads the figures of an allocator. The call takes the allocator's lock twice, and walks over all free ranges to
+    /// measure the fragmentation.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let config = allocator.config();

@@ -1,7 +1,8 @@
 //! The thread that answers requests.
 //!
 //! Owns: the socket, which is removed with the server, and the time that a client may take. One client is served at a
-//! time, for at most one second, or ten seconds for a dump. Bytes after a question are not read.
+//! time, for at most one second, or ten seconds for a dump (the history of a flight recorder). Bytes after a question
+//! are not read.
 
 use crate::place::{listen, socket_of};
 use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};

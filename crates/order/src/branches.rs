@@ -10,7 +10,7 @@ use crate::instance::{Instance, State, id, peak};
 use crate::listing;
 use std::time::Instant;
 
-/// The most tasks that are always solved at once, without a division into parts.
+/// The most tasks that are always searched as a whole, without a division into parts.
 pub(crate) const LEAF: usize = 24;
 
 /// Orders a subgraph.
@@ -71,7 +71,7 @@ fn parts(instance: &Instance) -> Vec<Vec<u32>> {
     parts
 }
 
-/// Tasks that run as a whole, and the rise of the live bytes while they run.
+/// Tasks that run without other tasks between them, and the rise of the live bytes while they run.
 type Piece = (Vec<u32>, u64);
 
 /// Cuts an order into pieces. The first piece ends where, after the highest peak, the fewest bytes are live; the rest

@@ -1,11 +1,11 @@
 //! Finds the least peak by a search over the sets of tasks already run.
 //!
 //! Owns: the question whether an order keeps within a number of bytes. The question is asked for rising limits from the
-//! lower bound on, and for falling limits from the best order's peak down. The live bytes between two tasks depend only
-//! on the set of tasks already run. If no order from a set ends within the limit, the set is skipped the next time
-//! (dynamic programming over sets, as in SERENITY by Ahn and others, MLSys 2020). A task that keeps within the limit
-//! and does not increase the live bytes runs at once: an order that ends within the limit still does so after the task
-//! is moved to that place.
+//! lower bound on, then for limits halfway between the lower bound and the best order's peak. The live bytes between
+//! two tasks depend only on the set of tasks already run. If no order from a set ends within the limit, the set is
+//! skipped the next time (dynamic programming over sets, as in SERENITY by Ahn and others, MLSys 2020). A task that
+//! keeps within the limit and does not increase the live bytes runs immediately: if an order keeps within the limit, it
+//! still does so after the task is moved to this earlier place.
 
 use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
@@ -16,8 +16,8 @@ use std::time::Instant;
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
-/// The steps of the first attempt at one limit, as a multiple of the instance's tasks. Each later round of attempts has
-/// twice as many steps.
+/// The steps of the first attempt at one limit, for each task of the instance. Each later round of attempts has twice
+/// as many steps.
 const FIRST_TRY: u64 = 64;
 
 /// The result of a search.
@@ -95,7 +95,7 @@ enum Answer {
 struct Search<'a> {
     state: State<'a>,
     limit: u64,
-    /// The least peak above the limit among the tasks that were refused.
+    /// The least peak that a task would have caused, of the tasks that did not run because of the limit.
     next: u64,
     order: Vec<u32>,
     /// The tasks already run, as a sum of random words. Two different sets have the same sum with a chance of 2^-128.
@@ -111,7 +111,7 @@ struct Frame {
     /// The number of tasks run before this state.
     ran: usize,
     hash: u128,
-    /// The tasks that may run next, the best last.
+    /// The tasks that may run next, the most promising task last.
     moves: Vec<u32>,
 }
 

@@ -111,7 +111,7 @@ pub enum GraphError {
     /// The graph exceeds the limits of this crate.
     #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
     TooLarge,
-    /// Two tensors have one name.
+    /// Two tensors have the same name.
     #[error("two tensors are called `{tensor}`")]
     SameName {
         /// The name.
@@ -120,7 +120,7 @@ pub enum GraphError {
     /// No tensor has this name.
     #[error("{place}: no tensor is called `{tensor}`{nearest}")]
     Unknown {
-        /// The place of the name.
+        /// The operator or list that has the name, in words.
         place: String,
         /// The name.
         tensor: String,

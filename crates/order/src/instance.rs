@@ -20,7 +20,7 @@ pub(crate) struct Storage {
 /// One or several operators that run without another operator between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Task {
-    /// The largest rise of the live bytes while the task runs, above the live bytes before it.
+    /// The largest rise of the live bytes while the task runs, above the live bytes before the task.
     pub(crate) rise: u64,
     /// The storages that the task makes and that outlive it.
     pub(crate) makes: Vec<u32>,
@@ -126,8 +126,8 @@ impl Instance {
         self.storages.push(Storage { bytes: storage.bytes, maker, users, is_kept: storage.is_kept });
     }
 
-    /// Returns the part of the instance with these tasks, ascending, which run after the tasks of `done`. Storages that
-    /// are made before the part and needed after the part count as always live.
+    /// Returns an instance of these tasks only, which are ascending, for a run in which the tasks of `done` have run
+    /// before. Storages that are made before the part and needed after the part count as always live.
     pub(crate) fn part(&self, tasks: &[u32], done: &[bool]) -> Self {
         let mut place_of = vec![None; self.tasks.len()];
         tasks.iter().enumerate().for_each(|(place, task)| place_of[*task as usize] = Some(id(place)));

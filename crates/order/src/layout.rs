@@ -1,4 +1,4 @@
-//! Places for the live memory of an order: the plan of `seamalloc-plan` with its method `portfolio`, or MODeL's integer
+//! Addresses for the memory of an order: a plan by the method `portfolio` of `seamalloc-plan`, or by MODeL's integer
 //! program.
 //!
 //! Owns: the buffers of an order, and the check of every layout before it is returned. Persistent memory is not
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A planner of layouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planner {
-    /// All methods of `seamalloc plan` at once.
+    /// The method `portfolio` of `seamalloc plan`, which runs its methods at the same time.
     #[default]
     Portfolio,
     /// MODeL's integer program, which starts from the plan of `chainer`. Needs the feature `highs`.

@@ -48,8 +48,8 @@ fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) 
 /// Tasks that do not increase the live bytes run as soon as they are ready.
 pub(crate) fn depth_first(instance: &Instance) -> Vec<u32> {
     let tasks = instance.tasks.len();
-    // `needs` has, for each task, the memory that the task and all tasks before it need, computed as if they were a
-    // tree. `leaves` has the bytes that each task leaves live.
+    // `needs` has, for each task, the memory that the task and all tasks before it need, computed as if these tasks
+    // formed a tree. `leaves` has the bytes that each task leaves live.
     let mut needs = vec![0_u64; tasks];
     let leaves: Vec<u64> = instance.tasks.iter().map(|task| bytes(instance, &task.makes)).collect();
     let mut sources: Vec<Vec<u32>> = instance.before.clone();

@@ -22,7 +22,7 @@ pub enum Method {
     Eager,
     /// The operator that raises the peak least runs next.
     Greedy,
-    /// Depth first from the results backwards. The part with the largest need comes first.
+    /// Depth first from the results backwards. The part whose need of memory exceeds its result most comes first.
     DepthFirst,
     /// A search over the sets of operators already run. The search finds the least peak and proves it.
     Exact,

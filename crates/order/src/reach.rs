@@ -1,7 +1,7 @@
 //! A table with a bit for each pair of tasks: whether the first task runs before the second in every order.
 //!
-//! Owns: the table, and the conclusions about memory in every order: the lower bound of the peak from each single
-//! operator, and the tasks that may be merged.
+//! Owns: the table, and the conclusions about memory in every order: the lower bound of the peak that follows from each
+//! single operator, and the tasks that may be merged.
 
 use crate::instance::{Instance, Storage, id};
 use std::cmp::Reverse;

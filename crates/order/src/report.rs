@@ -18,7 +18,7 @@ pub struct OrderReport {
     pub method: &'static str,
     /// Operators of the graph.
     pub operators: usize,
-    /// Bytes of persistent memory, a part of all other figures.
+    /// Bytes of persistent memory. All other figures in bytes include them.
     pub persistent: u64,
     /// The most live bytes in the program's order.
     pub program: u64,

@@ -1,11 +1,11 @@
 //! Subgraphs in sequence, each ordered by itself: ROAM (Shu and others, arXiv 2310.19295).
 //!
-//! Owns: where a graph is cut, and the subgraph of tasks that may run at any time. The paper's code is not public, so
-//! the rules here follow its text. The spine has all tasks that the last result needs. A task cuts the spine in two if
-//! every other task of the spine must run before or after this task (the paper's memory-insensitive operators). Tasks
-//! outside of the spine, such as updates of weights, run in the subgraph in which they become ready, or in a later
-//! subgraph if this lowers the peak. A subgraph without a cut is divided further: each independent part is ordered by
-//! itself, and the orders of the parts are then merged ([`branches`]).
+//! Owns: where a graph is cut, and the subgraph in which a task runs that could run in several. The paper's code is not
+//! public, so the rules here follow its text. The spine has all tasks that the last result needs. A task cuts the spine
+//! in two if every other task of the spine must run before or after this task (the paper's memory-insensitive
+//! operators). Tasks outside of the spine, such as updates of weights, run in the subgraph in which they become ready,
+//! or in a later subgraph if this lowers the peak. A subgraph without a cut is divided further: each independent part
+//! is ordered by itself, and the orders of the parts are then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Solve;
@@ -111,7 +111,7 @@ impl<'a> Segments<'a> {
         made
     }
 
-    /// Orders a subgraph; `left` subgraphs share the time.
+    /// Orders a subgraph; `left` is the number of subgraphs that share the remaining time.
     fn solve(&self, tasks: Vec<u32>, left: usize, done: &mut [bool], end: Instant, solve: &mut Solve<'_>) -> Part {
         let part = self.instance.part(&tasks, done);
         let now = Instant::now();

@@ -15,7 +15,8 @@ use seamalloc_trace::replay::{PassReport, ReplayError, ReplayOptions, Replayer, 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The number of times in a pass at which the division of memory is measured.
+/// The number of times in a pass at which the division of memory into used and free parts ([`Fragmentation`]) is
+/// measured.
 const SAMPLES: u64 = 200;
 
 /// The course of a strategy in the last pass of a replay.
@@ -60,7 +61,7 @@ pub(crate) struct Map {
     /// The place of each block at its allocation.
     pub(crate) first: Vec<u32>,
     /// Blocks whose memory was exchanged, or was reused while other streams still used it: the operation, the block,
-    /// and its place from this operation on.
+    /// and the block's place from this operation on.
     pub(crate) later: Vec<(u32, u32, u32)>,
     pub(crate) memory: Memory,
     /// The blocks in use, by address.
@@ -193,7 +194,7 @@ impl<'t> Looker<'t> {
         }
     }
 
-    /// Processes the notes of driver calls before operation `now`.
+    /// Processes the notes of the driver calls that were made before operation `now`.
     fn take_notes(&mut self, now: u32) {
         self.tap.take(&mut self.notes);
         if let Some(map) = &mut self.course.map {

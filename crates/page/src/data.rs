@@ -15,7 +15,7 @@ use seamalloc_trace::whatif::WhatIf;
 use seamalloc_trace::{Trace, TraceEvent, fragmentation_json};
 use serde_json::{Value, json};
 
-/// The largest number of owners of free memory that a sample names. The others are added up.
+/// The largest number of owners of free memory that a sample names. The memory of further owners is added up.
 const MOST_OWNERS: usize = 16;
 /// Calls in which the CPU waits for the GPU, as `cpu_syncs` counts them.
 const CPU_WAITS: [Call; 3] = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
@@ -40,7 +40,7 @@ pub struct Job<'t> {
     pub libraries: Vec<String>,
 }
 
-/// Data of the page, and the name of its element.
+/// Data of the page, and the name of the HTML element that holds them.
 pub(crate) struct Blob {
     pub(crate) id: String,
     pub(crate) text: String,
@@ -289,8 +289,8 @@ mod tests {
         [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]
     }
 
-    /// Three blocks of 20 MiB and a block of 4 MiB, of which two are freed, and a large block that only joined memory
-    /// can serve.
+    /// Three blocks of 20 MiB, of which two are freed, two smaller blocks, and a block of 40 MiB that only joined
+    /// memory can serve.
     fn trace() -> Trace {
         let events = [
             vec![alloc(20 * MIB, 0), alloc(4 * MIB, 0), alloc(20 * MIB, 0), alloc(20 * MIB, 1)],

@@ -22,7 +22,7 @@ impl Piece {
     }
 }
 
-/// Memory of one driver call: a handle, or an allocation of plain memory.
+/// Memory of one driver call: a handle, or an allocation of plain memory (`malloc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) at: Piece,
@@ -202,7 +202,7 @@ impl Memory {
 /// The free places of the axis.
 #[derive(Debug, Default)]
 struct Axis {
-    /// Free places below the end, each with its first byte and its bytes. No two of them touch.
+    /// Free places below the end of the axis, each as its first byte and its length in bytes. No two of them touch.
     free: BTreeMap<u64, u64>,
     end: u64,
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 pub(crate) enum Note {
     /// Physical memory was made.
     Created { handle: Handle, size: u64 },
-    /// The allocator released its handle. The memory is freed when no mapping is left.
+    /// The allocator released a handle. The memory is freed when no mapping is left.
     Released { handle: Handle },
     /// Memory was mapped, from the byte at `offset` on.
     Mapped { address: u64, size: u64, offset: u64, handle: Handle },
     /// All mappings in the range ended.
     Unmapped { address: u64, size: u64 },
-    /// Plain memory was taken.
+    /// Plain memory was taken by `malloc`.
     Taken { address: u64, size: u64 },
     /// Plain memory was given back.
     Given { address: u64 },

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   offset
-//!     |     ____           the lowest line, of those the leftmost, takes the block that lives longest of those
-//!     | ___|    |__        that fit between its ends; where none fits, the line is lifted to its lower
+//!     |     ____           the lowest line (the leftmost of several) takes the longest-lived block that fits
+//!     | ___|    |__        between the line's ends; if no block fits, the line is lifted to its lower
 //!     |          | |____   neighbour and merges with it
 //!     +------------------ time
 //! ```
@@ -40,8 +40,8 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
 }
 
 /// Returns an order for first fit: the buffers of `least` bytes or more by their offsets on the lines, then the smaller
-/// buffers in their order, which fill the holes. Small buffers on the lines would end the lines of large ones. Returns
-/// `None` if the search ends first.
+/// buffers in the given order, which fill the holes. Small buffers on the lines would end the lines of large ones.
+/// Returns `None` if the search ends first.
 pub(crate) fn larger_first(
     instance: &Instance,
     least: u64,

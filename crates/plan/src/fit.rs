@@ -1,7 +1,7 @@
 //! Placing buffers one after the other, in a given order.
 //!
-//! Owns: the search for a place between the placed buffers, by their pairs or by an index. First fit takes the lowest
-//! place, best fit the tightest.
+//! Owns: the search for a place between the placed buffers, which uses the pairs of buffers that are live together or
+//! an index. First fit takes the lowest place, best fit the tightest.
 
 use crate::check::Plan;
 use crate::neighbours::Instance;
@@ -64,7 +64,7 @@ impl<'a> Placed<'a> {
         instance.for_each(buffer, |other, above, below| {
             let offset = offsets[other as usize];
             if offset != NOWHERE {
-                // With gaps, the two buffers may lie nearer to each other than their sizes.
+                // With gaps, the distance of two buffers may be less than the size of the lower one.
                 let (from, to) = (offset as i64 - above + size, offset as i64 + below);
                 if from - size < to {
                     taken.push((from, to));

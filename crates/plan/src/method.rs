@@ -37,7 +37,7 @@ pub enum Method {
     /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023). The method finds the least peak and proves
     /// it.
     Exact,
-    /// All methods at once, on threads. For many buffers, annealing is replaced by repeated reordering.
+    /// All methods at the same time, on threads. For many buffers, annealing is replaced by repeated reordering.
     Portfolio,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Instance {
     listed: OnceLock<Option<Listed>>,
 }
 
-/// Every pair, from both sides.
+/// The pairs, each of them listed for both of its buffers.
 #[derive(Debug)]
 struct Listed {
     starts: Vec<u32>,
@@ -197,8 +197,8 @@ impl Instance {
         });
     }
 
-    /// Returns the buffers that need memory at the same time, each with the least distance between the offsets if the
-    /// other buffer lies above this buffer. Returns no buffers if the pairs are not listed.
+    /// Returns the buffers that need memory at the same time as this buffer, each with the least distance between the
+    /// offsets if the other buffer lies above this buffer. Returns no buffers if the pairs are not listed.
     pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
         let (others, distances) = self.listed().map_or((&[][..], &[][..]), |listed| {
             let range = listed.range(buffer);

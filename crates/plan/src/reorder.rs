@@ -15,7 +15,7 @@ use crate::search::Search;
 /// The passes without a better plan after which the search returns to the order of the best plan.
 const PATIENCE: u32 = 10;
 /// Buffers in the highest part of the plan are moved. This part is at most an eighth of the plan, and at least a
-/// 32,768th. The values are the shifts for these parts.
+/// 32,768th. The values are the numbers of bits by which the peak is shifted right.
 const WIDEST: u32 = 3;
 const NARROWEST: u32 = 15;
 /// The resolution of an order: the number of places between two buffers.

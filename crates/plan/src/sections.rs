@@ -1,5 +1,5 @@
-//! Time, cut into sections. A section stands for the moments at which the same set of buffers needs memory. A set that
-//! is a part of the set of another moment has no section.
+//! Time, cut into sections. A section stands for the moments at which the same set of buffers needs memory. Moments
+//! have no section if their set is a part of the set just before or just after them.
 //!
 //! Owns: the sweep over the lifetimes, the sections of each buffer, and the resulting bound, the peak load. The sweep
 //! is that of `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), except that a section is left out if the

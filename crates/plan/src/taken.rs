@@ -1,16 +1,16 @@
 //! An index of the placed buffers: the addresses that are taken in a range of sections.
 //!
-//! Owns: the index, and the search for the lowest and the tightest place. Most neighbours of a buffer touch without a
-//! hole between them, so a few address ranges represent thousands of buffers.
+//! Owns: the index, and the search for the lowest and the tightest place. Most buffers that are live at the same time
+//! lie next to each other without a hole, so a few address ranges represent thousands of buffers.
 //!
 //! ```text
 //! sections   |......|......|......|......|     buckets, and a tree over them
-//! all        the ranges that buffers have which are live somewhere in a node of the tree
-//! through    the ranges that buffers have which are live in all of a bucket
-//! ends       the buffers that begin or end within a bucket, one by one
+//! all        for each node of the tree: the ranges of the buffers that are live in any of its sections
+//! through    for each bucket: the ranges of the buffers that are live in all of its sections
+//! ends       for each bucket: the buffers that begin or end within it, one by one
 //!
-//! asked for      ^-----------------^           `through` and `ends` of the first and the last bucket, and
-//!                                              `all` of the nodes between
+//! a query        ^-----------------^           reads `through` and `ends` of the first and the last bucket,
+//!                                              and `all` of the nodes between
 //! ```
 
 /// The most buckets. With fewer buckets, more buffers end within each bucket. With more buckets, adding a buffer takes
@@ -56,8 +56,8 @@ impl Taken {
     /// Makes an empty index for `count` buffers. `most_live` is the most buffers that are live in one section.
     pub(crate) fn new(sections: u32, count: usize, most_live: u32) -> Self {
         let mut buckets = sections.clamp(1, BUCKETS);
-        // Each level of the tree, and `through`, has at most the ranges that are live when a bucket begins, and the
-        // ranges that end in the bucket.
+        // Each level of the tree, and `through`, has for each bucket at most the ranges that are live when the bucket
+        // begins, and the ranges that begin or end in the bucket.
         let bytes = |buckets: u32| {
             let a_level = u64::from(buckets) * u64::from(most_live) + 2 * count as u64;
             a_level * u64::from(buckets.next_power_of_two().ilog2() + 2) * size_of::<Range>() as u64
@@ -144,8 +144,8 @@ impl Taken {
         self.next(0, size, alignment)
     }
 
-    /// Returns the place in the smallest hole; of several such holes, the lowest. Returns the top if no hole is large
-    /// enough.
+    /// Returns the place in the smallest hole; of several such holes, the lowest. Returns the place above all ranges if
+    /// no hole is large enough.
     pub(crate) fn tightest(&mut self, size: u64, alignment: u64) -> u64 {
         self.sort_ends();
         let (mut low, mut best) = (0, None::<(u64, u64)>);

@@ -1,5 +1,5 @@
-//! The division of an allocator's memory at one moment: how much is in use, how much is free for which streams, and how
-//! much one request could have.
+//! The division of an allocator's memory at one moment: how much is in use, how much is free for which streams, and the
+//! largest request that could be served.
 //!
 //! Owns: the plain values of [`Fragmentation`] and the figures derived from them. `heap/measure.rs` measures the
 //! values, in one walk over the free ranges.
@@ -40,8 +40,8 @@ impl fmt::Display for Owner {
 pub struct PoolMemory {
     /// The owner that may take the memory first.
     pub owner: Owner,
-    /// Whether the pool serves requests of up to 1 MiB, from segments or slabs of their own. Other pools serve larger
-    /// requests.
+    /// Whether the pool serves requests of up to 1 MiB, which have segments or slabs of their own. Other pools serve
+    /// larger requests.
     pub small: bool,
     /// Free bytes.
     pub free: u64,
@@ -76,9 +76,9 @@ pub struct StreamMemory {
     /// Bytes of the longest free range that the stream may take.
     pub largest: u64,
     /// The largest request that the stream could be given: by stitching if the strategy stitches and the bounds on
-    /// views allow it, otherwise `largest`. Memory of other streams is counted where a GPU-side wait may pass it on
-    /// (`sharing:wait`). Near a bound the figure is a lower bound: a larger request may succeed once the GPU has passed
-    /// the uses of existing views.
+    /// views allow it, otherwise `largest`. Memory of other streams is included if this stream could take it after a
+    /// GPU-side wait (`sharing:wait`). Near a bound the figure is a lower bound: a larger request may succeed once the
+    /// GPU has passed the uses of existing views.
     pub reachable: u64,
 }
 
@@ -94,11 +94,11 @@ impl StreamMemory {
 /// The division of an allocator's memory, from `Reports::fragmentation`.
 /// Sizes are bytes.
 ///
-/// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the
-/// sum over `pools`. The sum exceeds `reserved` by live blocks without device memory: blocks of sleeping private pools
-/// (`asleep`), and spilled blocks (`spilled`), which have host memory. In guard mode two kinds of memory are in
-/// `reserved` alone, since they serve no requests: the memory before guarded allocations, and the memory of freed
-/// guarded allocations until it is unmapped.
+/// Every byte held is counted once: `reserved` is `allocated + pending + free + unsettled - asleep - spilled`, and
+/// `free` is the sum over `pools`. Memory that sleeps or is spilled is subtracted because it is part of blocks but not
+/// of the device's memory. In guard mode `reserved` also includes two kinds of memory that are in no other figure,
+/// since they serve no requests: the memory before guarded allocations, and the memory of freed guarded allocations
+/// until it is unmapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -118,7 +118,7 @@ pub struct Fragmentation {
     /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. No figure counts
     /// free ranges in such pools.
     pub asleep: u64,
-    /// The part of `allocated` and `free` that is spilled: these blocks lie in host memory, and hold no device memory.
+    /// The part of `allocated` and `free` that is spilled: it lies in host memory, and holds no device memory.
     pub spilled: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,

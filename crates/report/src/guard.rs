@@ -32,7 +32,7 @@ pub struct GuardedAllocation {
 pub struct Freed {
     /// The number of allocations made before the free.
     pub after: u64,
-    /// The stream that the free named, or the allocation's own.
+    /// The stream that the free named; the allocation's stream if the free named none.
     pub stream: StreamId,
     /// The state of the memory after the free.
     pub memory: FreedMemory,
@@ -140,8 +140,8 @@ impl Finding {
 pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,
-    /// Allocations that should have been guarded, and were not, because memory or the limits did not suffice, or
-    /// because slack would have taken more than a quarter of their memory.
+    /// Allocations that should have been guarded, and were not: there was too little memory, a limit forbade it, or
+    /// more than a quarter of their memory would have been slack.
     pub unguarded: u64,
     /// Physical bytes of guarded allocations, live and freed ones that are still mapped.
     pub held_bytes: u64,

@@ -37,7 +37,8 @@ pub struct Lent {
     pub held: u64,
     /// The part of `held` that their programs use.
     pub live: u64,
-    /// The part of `held` that is free, and below their guarantees.
+    /// The part of `held` that is free, and that the processes keep since it lies below their guarantees (the option
+    /// `broker_guarantee`).
     pub guaranteed: u64,
     /// Whether to ask again if the device still has too little memory: memory that goes back takes time to become free,
     /// and other processes may free more. The lender has already waited for a suitable time. A request does not ask
@@ -62,7 +63,8 @@ pub struct Lending {
     pub held: u64,
     /// The part of `held` that their programs used.
     pub live: u64,
-    /// The part of `held` that was free, and below their guarantees.
+    /// The part of `held` that was free, and that the processes kept since it lay below their guarantees (the option
+    /// `broker_guarantee`).
     pub guaranteed: u64,
     /// Milliseconds from the first question to the last answer.
     pub waited_ms: u64,

@@ -13,7 +13,7 @@ pub struct PendingWaits {
     pub events: u64,
     /// The number of waits for all work of the device, as the last resort.
     pub device: u64,
-    /// The number of requests whose wait ended at the bound.
+    /// The number of requests whose wait ended at the bound `wait_ms`.
     pub expired: u64,
     /// The total time that requests waited.
     pub total_ns: u64,

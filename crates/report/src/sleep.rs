@@ -1,10 +1,10 @@
-//! The notices that a program gets when a tag sleeps and wakes.
+//! The notices that a program gets when a tag (a private pool that can sleep) falls asleep or wakes.
 //!
 //! Owns: [`SleepNotice`]. The allocator calls the program.
 
 use crate::pool::PoolId;
 
-/// The stage of a tag's change at which callbacks are told.
+/// The stage of falling asleep or waking at which a callback is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SleepStage {

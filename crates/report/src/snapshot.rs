@@ -67,7 +67,8 @@ pub struct SegmentInfo {
     pub small: bool,
     /// Whether the segment is a mapped range of a larger reservation (PyTorch: `is_expandable`).
     pub expandable: bool,
-    /// The private pool that the segment serves; [`PoolId::NONE`] if it serves all (PyTorch: `segment_pool_id`).
+    /// The private pool that the segment serves; [`PoolId::NONE`] if it serves all requests (PyTorch:
+    /// `segment_pool_id`).
     pub pool: PoolId,
     /// The blocks.
     pub blocks: Vec<BlockInfo>,

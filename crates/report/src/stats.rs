@@ -131,8 +131,8 @@ impl SpillStats {
 /// The table of the statistics, passed to a macro that makes code of it: the struct in this file, and the counters in
 /// `heap/journal/counters.rs`.
 ///
-/// To add a statistic, add a row to this table, and count the statistic in a verb of `heap/journal/`. The JSON of the C
-/// library then has the statistic, and a row in `ffi/src/figures.rs` adds it to the struct for C.
+/// To add a statistic, add a row to this table, and count the statistic in a function of `heap/journal/`. The JSON of
+/// the C library then has the statistic, and a row in `ffi/src/figures.rs` adds it to the struct for C.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -193,7 +193,7 @@ macro_rules! statistics {
                 views_built: u64,
                 /// Requests served by an existing view.
                 views_reused: u64,
-                /// Views that were unmapped, to make room for others, or because their memory was given back.
+                /// Views that were unmapped, to make room for other views, or because their memory was given back.
                 views_dropped: u64,
                 /// GPU-side waits of a stream for another stream's work on freed memory: for that stream's epoch, or
                 /// for a recorded use.

@@ -40,7 +40,7 @@ impl AddressSpace {
         self.reservations.release(address, size);
     }
 
-    /// Returns addresses for `malloc`, which have no physical memory.
+    /// Returns an address for `malloc`. No real memory lies there.
     pub(super) fn malloc(&mut self, size: u64) -> Answer<(u64, ())> {
         let none = || refuse(Status::OUT_OF_MEMORY, format!("no addresses are left for {size} bytes of `malloc`"));
         Ok((self.mallocs.allocate(size, GRANULARITY).ok_or_else(none)?, ()))
@@ -52,8 +52,8 @@ impl AddressSpace {
 }
 
 /// The addresses of `malloc`, chosen by the rule that a real driver was seen to follow (PyTorch snapshots, H200, driver
-/// 580): the lowest hole that fits, or else a new stretch of whole 32 MiB below all earlier stretches. The rest of a
-/// stretch becomes a hole.
+/// 580): the lowest hole that fits, or else a new stretch (a multiple of 32 MiB) below all earlier stretches. The rest
+/// of a stretch becomes a hole. The drawing shows the sizes in three stretches, in MiB.
 ///
 /// ```text
 ///   new stretches <- | 150 MiB, 10 free | 20, 2, 2, 8 free | 58 MiB, 6 free |

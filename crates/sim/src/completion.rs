@@ -31,7 +31,8 @@ impl Gate {
     }
 }
 
-/// The completion of work: at a known time, and not before a given delay after each of some gates opens.
+/// The completion of work. The work completes at a known time, or later if gates hold it: for each gate, at the
+/// earliest a given delay after the gate opens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     at: u64,

@@ -33,7 +33,7 @@ impl Contents {
     /// Sets all bytes of a piece.
     pub(super) fn fill(&mut self, piece: Piece, value: u8, writer: Writer) {
         if writer == Writer::Kernel && !self.0.contains_key(&piece.memory) {
-            // Most memory has no known bytes, and needs no change.
+            // A kernel's bytes are kept only in memory with known bytes; most memory has none.
             return;
         }
         self.clear(piece);
@@ -103,7 +103,7 @@ impl Contents {
         runs.range(first..end).find_map(met)
     }
 
-    /// Copies the bytes of a piece.
+    /// Copies the bytes of a piece into `bytes`.
     pub(super) fn read(&self, piece: Piece, bytes: &mut [u8]) {
         bytes.fill(0);
         let Some(runs) = self.0.get(&piece.memory) else { return };
@@ -139,7 +139,7 @@ impl Contents {
         }
     }
 
-    /// Copies the bytes of a range, which must be usable.
+    /// Copies the bytes of a range, which must be usable, into `bytes`.
     pub(super) fn read_at(&self, address: u64, bytes: &mut [u8], memory: &Memory<()>) {
         let mut left = bytes;
         for piece in memory.physical_at(Range { address, size: left.len() as u64 }) {

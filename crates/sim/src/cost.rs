@@ -42,10 +42,10 @@ impl Row {
     }
 }
 
-/// Times of calls on an H200, driver 580.159, during growth in recorded jobs (means over a job), divided among the
-/// sizes in proportion to medians of single calls. In a growing job the driver's code and tables are not in the caches.
-/// Each time includes seamalloc's own part of the call: making the context current, and reading the clock. For 1 and 4
-/// GiB there are only medians of single calls.
+/// Times of calls on an H200, driver 580.159. The mean time of each call was measured while recorded jobs grew, and
+/// divided among the sizes in proportion to medians of single calls. In a growing job the driver's code and tables are
+/// not in the caches. Each time includes seamalloc's own part of the call: making the context current, and reading the
+/// clock. For 1 and 4 GiB there are only medians of single calls.
 #[rustfmt::skip]
 const H200_ROWS: [Row; 8] = [
     Row { size: 2 * MIB, create: 8_300, map: 1_000, set_access: 21_000, unmap: 17_500, release: 8_500, reserve: 4_500, address_free: 400, malloc: 36_500, free: 27_000 },
@@ -76,22 +76,23 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 /// The time of copies inside of the device's memory, including the CPU's wait: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
-/// The time of page-locked host memory. On an H200, exchanging 1 GiB for such memory, in chunks of 2 and 4 MiB, took
-/// 0.28 to 0.5 s in all (`HOST_NUMA`). The measured times include the copy, which is counted separately here.
+/// The time to create page-locked host memory (`HOST_NUMA`). On an H200, exchanging 1 GiB for such memory, in chunks of
+/// 2 and 4 MiB, took 0.28 to 0.5 s in all. The measured times include the copy, which is counted separately here.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
 /// The time of copies between the device's memory and page-locked host memory, or chunks in host memory: 55.3 GB/s in
 /// each direction on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// The time of page-locked host memory in huge pages that are populated and registered. On the machine of an H100, one
+/// The time to page-lock host memory by populating and registering its huge pages. On the machine of an H100, one
 /// thread locked 8 GiB in 1.173 s and unlocked them in 0.143 s (docs/measurements/2026-11-25-page-locking).
 /// `cuMemHostAlloc` took 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
 const UNLOCK_NS_PER_MIB: u64 = 17_500;
 
-/// Returns the times of calls without a table, waiting excluded. Only copies and page-locked memory depend on the size.
-/// The times are medians of 3,000 calls from Python on an H200 with idle streams, less the 0.2 us of the cheapest call.
+/// Returns the time of a call that no table has, waiting excluded. Only copies and calls for page-locked memory depend
+/// on the size. The times are medians of 3,000 calls from Python on an H200 with idle streams, less the 0.2 us of the
+/// cheapest call.
 const fn flat(call: Call, size: u64) -> u64 {
     match call {
         Call::MemoryInfo => 3_400,
@@ -283,15 +284,15 @@ impl Profile {
     }
 
     /// Returns the time that a pool takes to move `pages` pages of `page` bytes. Each page is assumed to cost as much
-    /// as the virtual-memory calls that map a handle elsewhere, which was not measured.
+    /// as the virtual-memory calls that unmap a handle and map it elsewhere, which was not measured.
     #[must_use]
     pub fn pool_moves(self, pages: u64, page: u64) -> u64 {
         let each = self.cost(Call::Unmap, page) + self.map(page, false) + self.cost(Call::SetAccess, page);
         pages.saturating_mul(each)
     }
 
-    /// Returns the time of a call that takes `steps` steps of 32 MiB from a pool. Each step costs as much as the
-    /// virtual-memory calls.
+    /// Returns the time of a call that takes `steps` steps of 32 MiB from a pool. Each step costs as much as unmapping
+    /// and releasing a handle of 32 MiB.
     #[must_use]
     pub fn pool_shrinks(self, call: Call, steps: u64) -> u64 {
         const STEP: u64 = 32 * MIB;
@@ -299,7 +300,7 @@ impl Profile {
         self.cost(call, 0).saturating_add(steps.saturating_mul(each))
     }
 
-    /// Returns the time of one copy: inside of the device's memory, or between the device and the machine.
+    /// Returns the time of one copy: inside of the device's memory, or (`over_bus`) between the device and the host.
     #[must_use]
     pub fn copy(self, size: u64, over_bus: bool) -> u64 {
         // A copy over the bus costs as much as a copy to page-locked memory for which the CPU waits.
@@ -361,7 +362,8 @@ fn over_handles(
     handles.fold(first, |sum, size| sum.saturating_add(if size > FURTHER_LIMIT { alone(size) } else { further(size) }))
 }
 
-/// Returns the figure for `size`, interpolated between points in ascending order, and constant beyond their ends.
+/// Returns the figure for `size`, interpolated between points in ascending order, and constant beyond the first and the
+/// last point.
 fn between(points: &[(u64, u64)], size: u64) -> u64 {
     let above = points.partition_point(|point| point.0 < size);
     match (above.checked_sub(1).and_then(|at| points.get(at)), points.get(above)) {

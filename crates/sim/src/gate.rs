@@ -1,8 +1,8 @@
 //! The gate for streams of a simulated GPU.
 //!
 //! Owns: the calls that a thread may not make while the gate is closed. On a real GPU a call that waits for a held
-//! stream never returns. Here the thread that closed the gate is refused such a call, and every other thread waits with
-//! its call until the gate opens. `stream_gate.rs` has the calls.
+//! stream never returns. Here every call of the thread that closed the gate is refused, unless it belongs to virtual
+//! memory management, and every call of another thread waits until the gate opens. `stream_gate.rs` has the calls.
 
 use std::thread::{self, ThreadId};
 

@@ -81,7 +81,7 @@ impl SimGpu {
         self.state.lock().timeline.now()
     }
 
-    /// Moves the clock on by `ns`.
+    /// Moves the clock forward by `ns`.
     pub fn advance(&self, ns: u64) {
         self.state.lock().timeline.advance(ns);
     }
@@ -106,7 +106,7 @@ impl SimGpu {
     }
 
     /// Launches a kernel as [`Self::launch`] does, with one range. The kernel sets every byte of the range to `value`.
-    /// The written bytes can be read after the allocator has filled some of that memory
+    /// The written bytes are kept, and can be read, only if the allocator has filled some of that physical memory
     /// ([`Contents::fill`](seamalloc_driver::Contents::fill)).
     ///
     /// # Errors
@@ -149,13 +149,13 @@ impl SimGpu {
         self.state.lock().timeline.hold(stream)
     }
 
-    /// Ends the oldest held work of `stream` at once. Returns `false` if the stream has none.
+    /// Ends the oldest held work of `stream` now. Returns `false` if the stream has none.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.state.lock().timeline.finish(stream)
     }
 
-    /// Ends this held work at once, and all earlier held work of its stream, since a stream runs in order. Returns
-    /// `false` if the work has ended already.
+    /// Ends this held work now, together with all earlier held work of its stream, since a stream runs in order.
+    /// Returns `false` if the work has ended already.
     pub fn finish_hold(&self, hold: Hold) -> bool {
         self.state.lock().timeline.finish_hold(hold)
     }
@@ -234,7 +234,7 @@ impl SimGpu {
         self.state.lock().timeline.done_at(stream)
     }
 
-    /// Returns the number of GPU-side waits so far whose event was already complete, so that they delayed no stream.
+    /// Returns the number of GPU-side waits so far that delayed no stream, because the event was already complete.
     #[must_use]
     pub fn idle_waits(&self) -> u64 {
         self.state.lock().timeline.idle_waits()
@@ -252,7 +252,7 @@ impl SimGpu {
         self.state.lock().leaks()
     }
 
-    /// Returns the state after any gate of another thread has opened.
+    /// Waits until no other thread keeps the gate closed, and returns the state.
     fn past_the_gate(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         while state.gate.is_closed_by_another() {

@@ -5,7 +5,7 @@
 //! gpu.rs               SimGpu: its use by programs; calls are checked, charged and counted
 //! calls.rs             the driver's traits, with the part that serves each call
 //! stream_gate.rs       the trait of stream gates
-//! gate.rs              the calls that no thread may make while a gate is closed
+//! gate.rs              the calls that wait or are refused while a gate is closed
 //! process_sharing.rs   the trait of memory that processes share
 //! state.rs             all mutable state, behind one lock; requested failures
 //! streams.rs           the clock, streams and events            completion.rs      the time at which work completes

@@ -11,8 +11,8 @@ use super::pool::{Pool, STEP};
 use crate::bookkeeping::{Answer, Memory, Refusal, refuse};
 use seamalloc_driver::{MemoryPool, Status, StreamId};
 
-/// The addresses of a pool, as a multiple of the device's memory. With so many addresses, those whose memory was given
-/// back or moved do not limit the pool.
+/// The addresses of a pool, as a multiple of the device's memory. So many addresses are enough even if the memory of
+/// many of them was given back or moved.
 const ROOM: u64 = 16;
 /// The handle of the first stream that is made here. Handles that programs choose are smaller.
 const FIRST_STREAM: u64 = 0x5ea0_0000_0000;
@@ -88,7 +88,7 @@ impl Pools {
         Ok((number, self.pools.get_mut(&number).ok_or_else(|| unknown(address))?))
     }
 
-    /// Gives back the memory of each pool beyond its threshold. Called at every wait of the CPU.
+    /// Gives back the memory of each pool beyond its threshold. The device makes this call at every wait of the CPU.
     pub(super) fn release(&mut self, now: u64, memory: &mut Memory<()>) {
         for pool in self.pools.values_mut().filter(|pool| pool.release_threshold < u64::MAX) {
             memory.give(pool.trim(pool.release_threshold, now));

@@ -1,7 +1,8 @@
 //! Page-locked host memory beside a simulated GPU, and the engine that copies from and to it.
 //!
 //! Owns: the calls for this memory. Copies run one after the other at the speed of the link, in parallel with all other
-//! work. The call itself changes the bytes, before the copy's simulated time has passed, as with kernels.
+//! work. The call itself changes the bytes, before the copy's simulated time has passed. Simulated kernels change bytes
+//! in the same way.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::{Piece, Range};

@@ -1,6 +1,6 @@
 //! Other devices that can use the memory of the simulated device.
 //!
-//! Owns: the devices that exist, and those that have access. All mappings with access share one list, as in
+//! Owns: the devices that exist, and those that have access. All mappings with access share one list of devices, as in
 //! `CudaDriver`, so a new peer also gets access to existing mappings.
 
 use crate::bookkeeping::{Answer, Memory, Range, refuse};
@@ -25,7 +25,8 @@ impl Peers {
         self.mapped.len() as u64
     }
 
-    /// Gives a peer access to mapped memory. Returns whether the access is new.
+    /// Gives a peer access to mapped memory and, with `plain`, to memory of `malloc`. Returns whether the access to
+    /// mapped memory is new.
     pub(super) fn enable(&mut self, ordinal: u32, plain: bool) -> Answer<bool> {
         if !self.connected.contains(&ordinal) {
             return Err(refuse(

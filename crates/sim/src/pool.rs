@@ -5,8 +5,9 @@
 //! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
 //! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
 //! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses. The pool grows in steps of 32 MiB, directly after the first block that is followed
-//!   by enough addresses without memory. If this block is free, the pool grows by the bytes that the block lacks;
+//! - a pool is one range of addresses. The pool grows in steps of 32 MiB, directly after the first block that is
+//!   followed by enough addresses without memory. If this block is free, the pool grows by the bytes that the block
+//!   lacks;
 //! - free pages of 32 MiB whose frees are complete move to the addresses at which the pool grows, before the pool takes
 //!   more memory from the device;
 //! - the smallest free block that fits serves a request, the lowest of several such blocks; the rest of the block stays
@@ -28,7 +29,7 @@ pub(super) const STEP: u64 = 32 << 20;
 /// The unit of sizes and addresses of allocations, in bytes.
 const UNIT: u64 = 512;
 
-/// The free of a block: the stream, and the point in the stream, after which the block may be used.
+/// The free of a block: the stream of the free, and the point in this stream after which the block may be used.
 #[derive(Clone, Debug)]
 struct Freed {
     /// The stream; `None` if the free is complete, so that every stream may use the block.
@@ -159,7 +160,8 @@ impl Pool {
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
-        // The new memory joins the free of the block, or becomes idle.
+        // The new memory joins the free block before it if the requesting stream freed that block. Otherwise it becomes
+        // idle.
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
         Ok(Taken { first, grown: bytes - moved, moved, ..self.hand_out(address, size) })
@@ -255,7 +257,8 @@ impl Pool {
     }
 
     /// Returns the address and the bytes of the growth that makes a block of `size` bytes for a stream. The growth lies
-    /// after the first block that has enough addresses after it. If this block is free, its bytes count.
+    /// directly after the first block that has enough addresses after it. If this block is free for the stream, the
+    /// growth is smaller by the block's bytes.
     fn growth(&self, size: u64, stream: StreamId) -> Option<(u64, u64)> {
         let (mut at, mut free) = (self.base, 0);
         let blocks = self.blocks.iter().map(|(start, block)| (*start, Some(block)));

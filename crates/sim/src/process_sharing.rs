@@ -1,6 +1,6 @@
 //! Memory that simulated GPUs share, within a process and between processes.
 //!
-//! Owns: the assignment of each of these calls to a part of the device. A GPU knows the size of another GPU's memory,
+//! Owns: the part of the device that each call for shared memory uses. A GPU knows the size of another GPU's memory,
 //! and does not know who else maps it.
 
 use super::gpu::SimGpu;

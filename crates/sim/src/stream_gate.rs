@@ -6,7 +6,7 @@ use super::gpu::SimGpu;
 use crate::bookkeeping::Range;
 use seamalloc_driver::{Call, DriverResult, GateCopy, StreamGate, StreamId};
 
-/// The most streams that a device can hold, as on an H200.
+/// The most streams that the gate can hold, as on an H200.
 const MOST_STREAMS: usize = 110;
 /// The time for closing the gate, and the time that each held stream adds, measured on an H200
 /// (docs/measurements/2026-11-28-gate).

@@ -350,7 +350,8 @@ impl Timeline {
         self.wait_for(all);
     }
 
-    /// Makes the CPU wait for a completion. Ends the held work on the way, since otherwise the wait would never end.
+    /// Makes the CPU wait for a completion. Ends the held work on which the completion depends, since otherwise the
+    /// wait would never end.
     fn wait_for(&mut self, mut completion: Completion) {
         completion.known_time();
         for gate in completion.gates() {

@@ -35,7 +35,7 @@ pub struct SocketFile {
     owner: Owner,
 }
 
-/// The lock of a name or a folder. The lock is held until this object is dropped or the process ends in any way. A
+/// The lock of a name or a folder. The lock is held until this object is dropped or the process ends in any way. Only a
 /// child forked without `exec` keeps the lock after a `kill` of its parent.
 #[derive(Debug)]
 pub struct Lock {
@@ -254,7 +254,7 @@ mod tests {
         assert!(Lock::take(&path).unwrap().is_none());
         assert!(Lock::take(&folder.path().join("b.sock")).unwrap().is_some());
         // A forked child has the descriptor too. Dropping the child's copy does not release the lock, and keeping the
-        // copy does not keep the lock.
+        // copy does not keep the lock once the parent has dropped it.
         let copy = lock.file.try_clone().unwrap();
         drop(Lock { file: lock.file.try_clone().unwrap(), owner: Owner::of(0) });
         assert!(Lock::take(&path).unwrap().is_none());

@@ -1,5 +1,5 @@
-//! The locations as an integer program. Its variables are an offset for each buffer and, for each two buffers that are
-//! live together, a choice of the buffer with the lower address.
+//! The choice of locations (addresses) as an integer program. The program's variables are an offset for each buffer
+//! and, for each two buffers that are live together, a choice of the buffer with the lower address.
 //!
 //! Owns: the program, and the conversion of a solution to offsets. HiGHS solves within a tolerance, so its offsets give
 //! only the order of the buffers. Each buffer is then placed as low as this order allows.
@@ -11,8 +11,9 @@ use std::time::Instant;
 /// The most pairs of buffers that are live together.
 const MAX_PAIRS: usize = 200_000;
 
-/// Tries until `end` to improve a plan of buffers without gaps, alignments and fixed offsets. Returns the plan, and
-/// whether the plan is proven to be the best. Returns `None` if there are too many pairs, or if HiGHS has no solution.
+/// Tries until `end` to improve a plan. The buffers must have no gaps, alignments or fixed offsets. Returns the plan,
+/// and whether the plan is proven to be the best. Returns `None` if there are too many pairs, or if HiGHS has no
+/// solution.
 pub(crate) fn locate(problem: &Problem, plan: &Plan, bound: u64, end: Instant) -> Option<(Plan, bool)> {
     let buffers = problem.buffers();
     let mut pairs = Vec::new();

@@ -17,9 +17,9 @@ pub(crate) use order::improve;
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 use std::time::Instant;
 
-/// The tolerance with which HiGHS fulfils constraints, whose figures are at most about [`SCALE`].
+/// The tolerance with which HiGHS fulfils constraints. The numbers in the constraints are at most about [`SCALE`].
 const TOLERANCE: f64 = 1e-6;
-/// The largest figure, to which bytes are scaled.
+/// The number to which the bytes of the first solution's peak are scaled.
 const SCALE: f64 = 1e3;
 
 /// The result of a run of HiGHS.
@@ -32,7 +32,8 @@ struct Solved {
     is_optimal: bool,
 }
 
-/// Minimizes from a first solution until `end`. Returns `None` if HiGHS refused the program, which is unexpected.
+/// Minimizes a program until `end`, starting from a first solution. Returns `None` if HiGHS refused the program, which
+/// is unexpected.
 fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> {
     let mut model = program.try_optimise(Sense::Minimise).ok()?;
     model.make_quiet();

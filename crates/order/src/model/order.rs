@@ -1,6 +1,6 @@
-//! The order as an integer program. For each task and step, a choice says whether the task runs at the step
-//! (*generate*). For each storage and step, a choice says whether the storage is kept from the previous step to this
-//! step (*preserve*). The program minimizes the peak over all steps.
+//! The order as an integer program. For each task and step, a choice (a variable that is 0 or 1) says whether the task
+//! runs at the step (*generate*). For each storage and step, a choice says whether the storage is kept from the
+//! previous step to this step (*preserve*). The program minimizes the peak over all steps.
 //!
 //! Owns: the program with the windows of each task (its earliest and latest step), and the conversion of a solution to
 //! an order. One task runs at each step, so the outputs of a task need no choice of their own.
@@ -67,7 +67,7 @@ impl Windows {
     }
 }
 
-/// The columns of tasks or storages with windows: one for each step.
+/// The columns of one task or storage: one column for each step of its window.
 struct Steps {
     from: usize,
     columns: Vec<Col>,

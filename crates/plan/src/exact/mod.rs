@@ -24,7 +24,7 @@ const MOST: usize = 20_000;
 /// Bytes of the stack of a thread that searches: 4 KiB for each level, and 4 MiB for the rest. Unused pages take no
 /// memory.
 pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
-/// Each round explores this many times as many partial plans as the round before (`RoundRobin`).
+/// Each round explores this many times as many partial plans as the round before, as MiniMalloc's `RoundRobin` does.
 const MORE: u64 = 2;
 
 /// Returns whether the problem is small enough for a search.
@@ -50,7 +50,7 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
         for target in targets {
             match solver.solve(target, order, limit) {
                 Answer::Found => search.offer(plan(instance, &solver.solution)),
-                // With windows, two buffers may interlock in ways that the search does not cover.
+                // If gaps have windows, two buffers may interlock in ways that the search does not cover.
                 Answer::None if !instance.has_windows => {
                     search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
                 }
@@ -61,8 +61,8 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
     }
 }
 
-/// Returns the capacities to try: the requested capacity. Without a request, returns the least possible capacity, three
-/// capacities between, and the largest capacity below the best peak.
+/// Returns the capacities to try. A requested capacity is the only one. Without a request, these are the least possible
+/// capacity, the largest capacity below the best peak, and three capacities between.
 fn targets(instance: &Instance, search: &Search) -> Vec<u64> {
     let (lower, peak) = (search.lower(), search.peak());
     if let Some(capacity) = search.capacity().filter(|capacity| *capacity >= lower) {

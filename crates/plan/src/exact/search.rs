@@ -72,7 +72,7 @@ impl<'a> Solver<'a> {
         self.solve_parts(&parts, &all)
     }
 
-    /// Solves the independent parts of time one by one.
+    /// Solves one by one the parts of time that have no buffer in common.
     fn solve_parts(&mut self, parts: &[u32], buffers: &[u32]) -> Answer {
         let mut answer = Answer::Found;
         for (from, to) in parts.iter().zip(parts.iter().skip(1)) {
@@ -111,7 +111,7 @@ impl<'a> Solver<'a> {
 
     /// Places one buffer after the other (`SearchSolutions`). `last` is the buffer placed last. Buffers are placed by
     /// offset and then by rank, so that no plan is explored in two orders (canonical solutions). `before` has the ranks
-    /// of the buffers that may remain to be placed.
+    /// of the buffers that remained before the last placement.
     fn descend(&mut self, buffers: &[u32], before: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         if self.nodes == 0 || self.is_of_no_use() {
             return Answer::TooLong;
@@ -167,8 +167,8 @@ impl<'a> Solver<'a> {
         is_over || capacity >= self.search.peak() || capacity < self.search.lower()
     }
 
-    /// Continues after a buffer is placed: as one part, or in the parts into which time falls without the buffer
-    /// (`DynamicallyDecompose`).
+    /// Continues after a buffer is placed: as one part, or in the independent parts into which time is divided by
+    /// placing the buffer (`DynamicallyDecompose`).
     fn go_on(&mut self, buffer: u32, buffers: &[u32], left: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         self.solution[buffer as usize] = last.lowest;
         let mut parts = Vec::new();

@@ -14,7 +14,7 @@ pub(super) struct State<'a> {
     capacity: u64,
     /// The offset of each buffer; `NOWHERE` if the buffer is not placed.
     pub(super) offsets: Vec<u64>,
-    /// The lowest offset above the placed buffers that each buffer can have.
+    /// For each buffer, the lowest offset above the placed buffers that it can have.
     pub(super) lowest: Vec<u64>,
     /// The offset in each section below which no buffer can be placed any more.
     floors: Vec<u64>,
@@ -39,7 +39,8 @@ pub(super) struct State<'a> {
 pub(super) struct Mark {
     lowest: usize,
     floors: usize,
-    /// Whether no remaining buffer needs memory at the same time, so that no buffer will lie above the placed one.
+    /// Whether no remaining buffer needs memory at the same time as the placed buffer, so that no buffer will lie above
+    /// it.
     pub(super) is_hatless: bool,
     /// Whether all sections still have room for the remaining buffers.
     pub(super) has_room: bool,
@@ -118,9 +119,9 @@ impl<'a> State<'a> {
 
     /// Returns whether all sections have room with the buffer at its lowest offset, before the effects on other buffers
     /// are computed (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). The bytes that remain in each section must
-    /// fit above the section's floor, and above the buffer's offset, since no buffer that is placed later has a lower
-    /// offset (`Check`: section inference, monotonic floor). `most` is the bytes that remain in the fullest of the
-    /// searched sections.
+    /// fit above the section's floor, and above the buffer's offset, since no buffer has a lower offset than a buffer
+    /// placed earlier (`Check`: section inference, monotonic floor). `most` is the bytes that remain in the fullest of
+    /// the searched sections.
     pub(super) fn may_be_placed(&self, buffer: u32, within: (u32, u32), most: u64) -> bool {
         let offset = self.lowest[buffer as usize];
         let own = self.instance.sections.of(buffer).iter().all(|span| {
@@ -168,8 +169,8 @@ impl<'a> State<'a> {
         self.offsets[buffer as usize] = NOWHERE;
     }
 
-    /// Raises the lowest offset of every remaining buffer that needs memory at the same time (`UpdateMinOffsets`), as
-    /// long as all sections have room.
+    /// Raises the lowest offset of every remaining buffer that needs memory at the same time as the placed buffer
+    /// (`UpdateMinOffsets`), as long as all sections have room.
     fn raise_lowest(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         self.round += 1;
         self.risen.clear();
@@ -241,8 +242,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Counts a placed buffer out of its sections. Calls `found` with each section that shares no remaining buffer with
-    /// the section before (`DynamicallyDecompose`).
+    /// Removes a placed buffer from the counts of its sections (`crossing`). Calls `found` with each section that
+    /// shares no remaining buffer with the section before (`DynamicallyDecompose`).
     pub(super) fn untie(&mut self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.instance.sections.hull(buffer);
         for section in first..end.saturating_sub(1) {
@@ -254,7 +255,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Counts a buffer into its sections again when its placement is undone.
+    /// Adds a buffer to the counts of its sections again when its placement is undone.
     pub(super) fn tie(&mut self, buffer: u32) {
         let (first, end) = self.instance.sections.hull(buffer);
         self.crossing[first as usize..end.saturating_sub(1) as usize].iter_mut().for_each(|crossing| *crossing += 1);

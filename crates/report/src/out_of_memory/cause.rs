@@ -144,7 +144,7 @@ impl Advice {
     #[must_use]
     pub fn fraction(to: u64, total: u64) -> f64 {
         const DIGITS: f64 = 1e4;
-        // Computed with one digit more, in case rounding brought the product below a whole byte.
+        // If rounding made the product too small, the last digit is raised by one.
         let part = (to as f64 / total.max(1) as f64 * DIGITS).ceil() / DIGITS;
         let enough = (total as f64 * part) as u64 >= to;
         (if enough { part } else { part + 1.0 / DIGITS }).min(1.0)

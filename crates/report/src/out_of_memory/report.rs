@@ -17,8 +17,8 @@ use std::ops::Deref;
 const STREAMS_NAMED: usize = 4;
 
 /// A job is near its limit if less than this part of the memory, in percent, stays free: holes and rounding take 0.5 to
-/// 4.8% beyond live memory, and a CUDA context and libraries about 1 GiB. Memory of others below this part of a device
-/// counts as such contexts and libraries, which stay.
+/// 4.8% beyond live memory, and a CUDA context and libraries about 1 GiB. If others hold less than this part of a
+/// device, their memory counts as such contexts and libraries, which stay.
 pub const NEAR_PERCENT: u64 = 5;
 
 /// The state of memory when a request was refused. All sizes are bytes.
@@ -106,7 +106,7 @@ impl OutOfMemoryReport {
     pub fn new(report: OutOfMemory) -> Grown<Self> {
         let mut one = with_room(1)?;
         one.push(report);
-        // The allocation has room for exactly one report, so it becomes the array in place.
+        // The list has room for exactly one report, so it becomes the array without a new allocation.
         Ok(Self(one.try_into().unwrap_or_default()))
     }
 }
@@ -326,7 +326,7 @@ impl OutOfMemory {
     }
 }
 
-/// Returns the part of the memory that must stay free.
+/// Returns [`NEAR_PERCENT`] of the memory, which must stay free.
 fn near(bytes: u64) -> u64 {
     bytes / 100 * NEAR_PERCENT
 }

@@ -1,5 +1,5 @@
-//! The state by which a driver without CUDA refuses the calls that CUDA refuses. The simulated GPU and the host device
-//! share this code.
+//! The state from which a driver without CUDA knows the calls that CUDA would refuse. The simulated GPU and the host
+//! device share this code.
 //!
 //! ```text
 //! memory/mod.rs    reservations, handles, mappings: which exist, and the rules of every call about them

@@ -113,8 +113,8 @@ fn none_left(size: u64, why: impl std::fmt::Display) -> Refusal {
     refuse(Status::OUT_OF_MEMORY, format!("{size} bytes of address space: {why}"))
 }
 
-/// Returns the kernel's error as a refusal of the device. The kernel has a limit on address ranges
-/// (`vm.max_map_count`), and a process may have a limit on bytes of addresses.
+/// Returns the kernel's error as a refusal of the device. Possible reasons are the kernel's limit on address ranges
+/// (`vm.max_map_count`) and a process's limit on bytes of addresses.
 pub(super) fn failed(what: &str, error: rustix::io::Errno) -> Refusal {
     let full = matches!(
         error,

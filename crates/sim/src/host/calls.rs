@@ -95,7 +95,7 @@ impl PlainMemory for HostDriver {
 }
 
 impl HostDriver {
-    /// Refuses to query an event, or to wait for it, if captures forbid it.
+    /// Refuses a query of an event, or a wait for it, if a capture forbids the call.
     fn check_event(&self, event: EventId) -> Answer<()> {
         let captured = self.shared.streams.lock().event(event)?.captured;
         let mut state = self.shared.state.write();

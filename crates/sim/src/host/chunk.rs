@@ -1,4 +1,4 @@
-//! Physical memory: pages of files that exist in memory alone.
+//! Physical memory: pages of files that exist only in memory.
 //!
 //! Owns: the file of each piece of physical memory, and the release of its pages when the piece is dropped.
 //!

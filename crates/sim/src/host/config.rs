@@ -14,7 +14,7 @@ use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes
 const PREFIX: &str = "host";
 /// The divisor of the available host memory that gives the default capacity.
 const DEFAULT_SHARE: u64 = 4;
-/// The unit of the default capacity, in bytes, unless the capacity would be 0.
+/// The unit to which the default capacity is rounded down, in bytes. A capacity below this unit is rounded to chunks.
 const DEFAULT_STEP: u64 = 256 << 20;
 /// The default capacity if the machine does not report its memory, in bytes.
 const DEFAULT_UNKNOWN: u64 = 1 << 30;

@@ -38,7 +38,7 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 ///
 /// let device = HostDriver::new(HostConfig::parse("host:64MiB")?)?;
 /// let (handle, address) = (device.create(2 << 20)?, device.reserve(4 << 20, 0)?);
-/// // Twice the same memory.
+/// // The same memory is mapped at two addresses.
 /// for at in [address, address + (2 << 20)] {
 ///     device.map(at, 2 << 20, 0, handle)?;
 /// }
@@ -116,8 +116,8 @@ impl HostDriver {
     /// work is noted for the graph and not carried out. The CPU waits while more than a thousand pieces of work are
     /// queued in the stream.
     ///
-    /// The functions of the work run in the device's threads, and must not call the device. A function that panics
-    /// loses the context.
+    /// The functions of the work run in the device's threads, and must not call the device. If a function panics, the
+    /// context is lost.
     ///
     /// # Errors
     /// [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the [`Fault`]
@@ -134,8 +134,8 @@ impl HostDriver {
         let state = self.shared.state.read();
         state.check_context()?;
         let runs = state.captures.check_work(stream)?;
-        // Work of a held stream waits at the gate, where memory may be missing for some time. Memory is checked again
-        // before each step of the work.
+        // Work of a held stream is not checked now: the work waits until the gate opens, and its memory may be unmapped
+        // until then. The memory is checked before each step of the work.
         let checked = !self.shared.streams.lock().is_at_gate(stream);
         let fault = work.ranges().filter(|_| checked).find_map(|range| state.memory.check_use(range, stream).err());
         drop(state);
@@ -271,7 +271,7 @@ impl HostDriver {
         answer.map_err(|refusal| -> DriverError { refusal.into_error(call) })
     }
 
-    /// Makes one driver call about memory, under its lock.
+    /// Makes one driver call about memory, under the memory's lock.
     pub(super) fn locked<T>(&self, call: Call, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
         self.call(call, |shared| run(&mut shared.state.write()))
     }

@@ -60,7 +60,8 @@ impl StreamGate for HostDriver {
 }
 
 impl HostDriver {
-    /// Waits until all marks have passed. Returns whether they have passed in time.
+    /// Waits for at most `patience` until all marks have passed, so that the work before them is done. Returns whether
+    /// they have passed.
     fn pass_in_time(&self, marks: &[Arc<Mark>], patience: Duration) -> bool {
         let latest = Instant::now().checked_add(patience);
         let mut streams = self.shared.streams.lock();

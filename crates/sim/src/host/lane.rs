@@ -67,7 +67,7 @@ impl Mark {
 enum Item {
     /// Work, and the number of its bytes that are done.
     Work(Arc<HostWork>, u64),
-    /// A pause that has begun.
+    /// A pause that has begun, with its end.
     Until(Instant),
     Mark(Arc<Mark>),
     WaitFor(Arc<Mark>),
@@ -81,7 +81,7 @@ pub(super) enum Next {
     Step,
     /// The lane continues at this time.
     Sleep(Instant),
-    /// The lane waits for another event.
+    /// The lane waits for a mark of another lane, or until held work is ended.
     Blocked,
     /// The lane has no work.
     Rest,
@@ -127,7 +127,7 @@ impl Lane {
         self.items.len()
     }
 
-    /// Returns whether the lane can continue without an outside event.
+    /// Returns whether all work given to the lane can be done without a call that ends held work.
     pub(super) fn goes_on(&mut self) -> bool {
         self.gates.retain(|gate| !gate.is_open());
         self.gates.is_empty()
@@ -207,8 +207,8 @@ impl Lane {
         }
     }
 
-    /// Advances the lane as far as possible without carrying out work. Adds the lanes that can continue as a result to
-    /// `freed`.
+    /// Advances the lane as far as possible without carrying out work. Adds to `freed` the lanes that can continue as a
+    /// result.
     pub(super) fn advance(&mut self, own: LaneNumber, now: Instant, freed: &mut Vec<LaneNumber>) -> Next {
         loop {
             match self.items.front_mut() {
@@ -243,7 +243,8 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane stands at the gate, or will stand there once its earlier work is done.
+    /// Returns whether the lane stands at the closed gate for streams, or will stand there once its earlier work is
+    /// done.
     pub(super) fn is_at_gate(&self) -> bool {
         self.held.iter().any(|gate| gate.stays)
     }

@@ -1,6 +1,6 @@
-//! Page-locked memory of the host device: plain memory, copied at once.
+//! Page-locked memory of the host device: plain memory. A copy is done when its call returns.
 //!
-//! Owns: the assignment of each of these calls to a part of the device.
+//! Owns: the part of the device that each call for such memory uses.
 
 use super::device::HostDriver;
 use super::state::State;

@@ -1,7 +1,7 @@
 //! Host memory that processes share: real bytes, through real descriptors.
 //!
-//! Owns: the assignment of each of these calls to a part of the device, and the form of an IPC handle. The descriptor
-//! of a handle is found through `/proc`, which requires only that both processes have the same user.
+//! Owns: the part of the device that each call for shared memory uses, and the form of an IPC handle. The descriptor of
+//! a handle is found through `/proc`, which requires only that both processes have the same user.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,10 +15,10 @@ use seamalloc_driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessS
 
 /// The first bytes of an IPC handle.
 const MAGIC: [u8; 8] = *b"hostmem1";
-/// The bytes of an IPC handle with the process and its descriptor, after the name of the memory.
+/// The bytes of an IPC handle that hold the numbers of the process and its descriptor, after the name of the memory.
 const PROCESS: std::ops::Range<usize> = 32..36;
 const DESCRIPTOR: std::ops::Range<usize> = 36..40;
-/// The bytes of an IPC handle with the number of the file. The number shows whether the descriptor now belongs to
+/// The bytes of an IPC handle that hold the file's inode. The number shows whether the descriptor now belongs to
 /// another file.
 const INODE: std::ops::Range<usize> = 40..48;
 

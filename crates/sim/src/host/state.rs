@@ -56,8 +56,8 @@ impl State {
         }
     }
 
-    /// Returns the own file of some memory. Memory without a file of its own gets one: its bytes move there, and all
-    /// its addresses are mapped to the new file.
+    /// Returns the file that holds only the memory with this number. Memory without such a file gets one: its bytes
+    /// move there, and all its addresses are mapped to the new file.
     pub(super) fn own_file(&mut self, number: u64) -> Answer<Exported> {
         let gone = || refuse(Status::INVALID_VALUE, format!("memory {number} is gone"));
         let (chunk, mapped) = self.memory.backing_mut(number).ok_or_else(gone)?;

@@ -1,4 +1,4 @@
-//! Allocations of `malloc`, and allocations of other devices that are open here.
+//! Allocations of `malloc`, and allocations of other devices that this device has opened.
 //!
 //! Owns: the allocation that begins at an address, the number of openings of another device's allocation, and the
 //! driver's rules about allocations and openings.
@@ -49,7 +49,7 @@ impl<P> Memory<P> {
         Ok(address)
     }
 
-    /// Ends one opening by `open`. The last end calls `give_back` with the size in bytes.
+    /// Ends one opening by `open`. When the last opening ends, `give_back` is called with the size in bytes.
     pub(crate) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         let opened =
             self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));

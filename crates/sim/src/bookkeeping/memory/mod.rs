@@ -2,9 +2,9 @@
 //!
 //! Owns: the memory at each address, the physical bytes held, and the driver's rules about addresses, handles and
 //! mappings. `malloc.rs` has the rules about allocations, and `ranges.rs` the rules about the use of memory. Other
-//! files have time, streams and costs. Addresses and bytes come from the machine's side of a call, a function that each
-//! call receives. The machine's side runs after the rules are checked and before any change is noted. So a call that is
-//! refused, by a rule or by the machine, has changed no state.
+//! files have time, streams and costs. Each call receives a function, the machine's side of the call, which provides
+//! addresses and bytes. This function runs after the rules are checked and before any change is noted. So a call that
+//! is refused, by a rule or by the machine, has changed no state.
 
 mod malloc;
 mod pooled;
@@ -47,7 +47,7 @@ struct Physical<P> {
     was_mapped: bool,
     /// Whether the memory belongs to another device, which counts its bytes.
     foreign: bool,
-    /// Whether the memory belongs to the machine and the device uses it.
+    /// Whether the memory is host memory that the device uses.
     on_host: bool,
     /// The machine's side of the memory, which is dropped with the last handle and mapping.
     backing: P,
@@ -370,7 +370,7 @@ impl<P> Memory<P> {
         created.map(|(number, _)| *number)
     }
 
-    /// Returns the addresses and sizes of all reservations, and of all allocations of `malloc` with their granules.
+    /// Returns the addresses and sizes of all reservations, and of all allocations of `malloc`, rounded up to granules.
     pub(crate) fn all_addresses(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let reserved = self.reservations.iter().map(|(address, size)| (*address, *size));
         reserved.chain(self.mallocs.iter().map(|(address, malloc)| (*address, malloc.physical)))
