@@ -1,4 +1,5 @@
-//! An allocator: creating and destroying it, memory, giving memory back, limits, and callbacks.
+//! The functions of C that create and destroy an allocator, allocate and free memory, give free memory back, set
+//! limits, and add callbacks for a lack of memory.
 
 use crate::answers::{bytes_of, removed};
 use crate::boundary::{self, User, call, optional_out, out_param, text, write_text};
@@ -38,9 +39,9 @@ pub unsafe extern "C" fn seam_create(
     unsafe { out_param(allocator, 0, "allocator", create) }
 }
 
-/// Writes options, given as `seam_create` takes them, in the library's own words: each option that differs from its
-/// default, once, or "" if none differs. Returns `SEAM_STATUS_OPTIONS` if the options cannot be read. The call creates
-/// no allocator, so a process may read options before it forks. The buffer is as in `seam_stats_json`.
+/// Writes options, given as `seam_create` takes them, in a uniform form: each option that differs from its default,
+/// once, or "" if none differs. Returns `SEAM_STATUS_OPTIONS` if the options cannot be read. The call creates no
+/// allocator, so a process may read options before it forks. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_read_options(
     options: *const c_char,
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn seam_read_options(
 /// Destroys an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
 /// streams that still use some of it. Live blocks stay valid; the device gets their memory back only when the process
 /// ends. If other threads are in a call with the allocator, or a callback of the allocator calls this function, the
-/// last such call does the work.
+/// allocator is destroyed when the last of these calls ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_destroy(allocator: AllocatorId) -> Status {
     call(|| registry::remove(allocator))
@@ -79,8 +80,8 @@ pub unsafe extern "C" fn seam_malloc(
 /// Allocates `size` bytes that the CPU uses too, at an address that is a multiple of 512. The allocator must be of
 /// "pinned:0", "host:4GiB", or a simulated device. Work on a stream may use the memory once `seam_record_stream` has
 /// named the stream. Memory that `seam_free` freed is reused only when each stream that was named has passed all work
-/// that it was given before the free, since the CPU is in no stream's order. For 0 bytes `*address` is NULL, which is
-/// no error. After a failure `*address` is NULL too. Returns `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and
+/// that it was given before the free, since no stream orders what the CPU does. For 0 bytes `*address` is NULL, which
+/// is no error. After a failure `*address` is NULL too. Returns `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and
 /// with options that look at contents (`guard`, `spill`, `split:ungated`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, address: *mut *mut c_void) -> Status {
@@ -110,7 +111,7 @@ pub extern "C" fn seam_free(allocator: AllocatorId, address: *mut c_void) -> Sta
 }
 
 /// Frees as `seam_free` does, for a program that names the stream of the last use. If the memory was allocated for
-/// another stream, it is reused only after both streams have passed their work.
+/// another stream, it is reused only after both streams have passed all work that they were given so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| free_on(&*borrow(allocator)?, address, stream))
@@ -157,9 +158,9 @@ pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> 
     call(|| Ok(borrow(allocator)?.allocator.streams().forget(boundary::stream(stream)?)?))
 }
 
-/// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names.
-/// While chunks are split under live addresses (the option `split`), the stream stands still. Call `seam_forget_stream`
-/// before the stream is destroyed.
+/// Tells the allocator of a stream that may use the allocator's memory although no request, free or
+/// `seam_record_stream` names the stream. While chunks are split under live addresses (the option `split`), the stream
+/// stands still. Call `seam_forget_stream` before the stream is destroyed.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_announce_stream(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.streams().announce(boundary::stream(stream)?)?))
@@ -181,8 +182,8 @@ pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) 
     call(|| Ok(borrow(allocator)?.allocator.sharing().enable_peer_access(ordinal)?))
 }
 
-/// Returns how many bytes of the allocation that starts at `address` may be used: with the rounding, except in guard
-/// mode.
+/// Returns how many bytes of the allocation that starts at `address` may be used: the requested bytes, rounded up
+/// except in guard mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().size_of(address.addr() as u64)? as usize);
@@ -209,7 +210,7 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
 
 /// Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
 /// until no more can go back without a wait. `given` gets the number of bytes given back; it may be NULL. Requests that
-/// find no free block do this too, now and then. A program without such requests calls this function before other
+/// find no free block do this too, from time to time. A program without such requests calls this function before other
 /// programs need memory. With `headroom:0B`, and during a stream capture, the call does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
@@ -247,7 +248,7 @@ pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
     call(|| borrow(allocator)?.allocator.reports().check().map_err(|broken| Failure::new(Status::Internal, broken)))
 }
 
-/// A request for which there is too little memory, as a callback gets it. Sizes are in bytes.
+/// The description of a request for which there is too little memory, which a callback gets. Sizes are in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPressure {

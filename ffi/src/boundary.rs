@@ -18,7 +18,7 @@ const STREAM_LEGACY: usize = 1;
 /// `cudaStreamPerThread`: a different stream in each thread.
 const STREAM_PER_THREAD: usize = 2;
 
-/// The largest size that a struct of this library can have: the caller has not set a larger value.
+/// The largest size that a struct of this library can have. If a struct says more, the caller has not set its size.
 const MAX_STRUCT: usize = 64 << 10;
 
 /// Runs the body of a function. An error of the body becomes the thread's last error.
@@ -40,7 +40,7 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     Failure::new(Status::Internal, format_args!("internal error in seamalloc: a panic: {said}"))
 }
 
-/// Returns a text from C. `what` names it in errors.
+/// Returns a text from C. `what` names the text in errors.
 ///
 /// # Safety
 /// `text` is NULL or ends in a NUL, and stays unchanged for `'a`.
@@ -170,7 +170,7 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
             )));
         }
         let full = look()?;
-        // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.
+        // SAFETY: both structs have `known` bytes, and the caller's has `size` bytes.
         unsafe {
             ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), to.cast(), known);
             ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);

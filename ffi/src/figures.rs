@@ -124,9 +124,10 @@ figures! {
         pub stream_waits: u64 = stream_waits,
         /// Bytes of free memory that one stream got from another after such waits.
         pub stream_wait_bytes: u64 = waits.bytes,
-        /// Bytes of freed memory that recorded streams still used, and that requests got after such waits.
+        /// Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after
+        /// such waits.
         pub recorded_wait_bytes: u64 = waits.recorded_bytes,
-        /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round.
+        /// Bytes by which memory grew because a stream would otherwise have waited for recent work of another stream.
         pub overlap_growth_bytes: u64 = waits.grown_bytes,
         /// Bytes of host memory that the allocator's tables take, approximately.
         pub host_bytes: u64 = host_bytes,
@@ -158,7 +159,7 @@ figures! {
         /// How often the allocator asked the device how much memory is free, to give memory back if that is too little
         /// (option `headroom`).
         pub headroom_looks: u64 = headroom.looks,
-        /// How often too little was free.
+        /// How often the device had too little free memory then.
         pub headroom_short: u64 = headroom.short,
         /// How often memory was given back for the headroom.
         pub headroom_yields: u64 = headroom.yields,
@@ -324,7 +325,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     Ok(stats.into())
 }
 
-/// Returns the figures by their names, except the figures that `seam_stats` renames.
+/// Returns the figures by their names, which are those of `seam_stats` for the groups in [`RENAMED`].
 fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     let failed = |error| Failure::new(Status::Internal, error);
     let Value::Object(mut stats) = serde_json::to_value(figures).map_err(failed)? else { return Ok(Map::new()) };
@@ -341,7 +342,8 @@ fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     Ok(stats)
 }
 
-/// Groups of figures whose members have other names in JSON, with the name of each member and its name in JSON.
+/// Groups of figures whose members have other names in JSON: for each member, its name in the group and its name in
+/// JSON.
 const RENAMED: [(&str, &[(&str, &str)]); 2] = [
     (
         "waits",

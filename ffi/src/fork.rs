@@ -61,8 +61,8 @@ fn register_once() -> i32 {
     extern "C" fn in_child() {
         ATTENTION.fetch_or(FORKED, Ordering::Relaxed);
     }
-    // SAFETY: the function lives as long as the library, which libc knows as the registering one; it changes one word,
-    // as a handler in a child may.
+    // SAFETY: the function lives as long as the library, for which libc registers it. It changes one word, which a
+    // handler in a child may do.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) }
 }
 

@@ -47,10 +47,10 @@ pub unsafe extern "C" fn seam_pool_reserve(
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
-/// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its
-/// stream. The address and the contents stay. A `size` below the present size changes nothing. Once the stream was
-/// forgotten, the allocation cannot grow. If the allocation already has that much memory, the device is not called.
-/// After `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` the allocation is as it was.
+/// Grows an allocation of `seam_reserve`, so that later work on its stream can use at least its first `size` bytes. The
+/// address and the contents stay. A `size` below the present size changes nothing. Once the stream was forgotten, the
+/// allocation cannot grow. If the allocation already has that much memory, the device is not called. After
+/// `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` the allocation is as it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_grow(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
     resized(allocator, address, size, |allocator, address, size| allocator.growing().grow(address, size))
@@ -71,8 +71,8 @@ pub extern "C" fn seam_resize(allocator: AllocatorId, address: *mut c_void, size
     resized(allocator, address, size, |allocator, address, size| allocator.growing().resize(address, size))
 }
 
-/// Returns how many bytes of an allocation of `seam_reserve` are in use, as last requested (`len`), have memory
-/// (`mapped`), and are reserved (`capacity`). Each pointer may be NULL.
+/// Returns three sizes of an allocation of `seam_reserve` in bytes: the size that was last requested (`len`), the part
+/// with memory (`mapped`), and the reserved addresses (`capacity`). Each pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_extent(
     allocator: AllocatorId,

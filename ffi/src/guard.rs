@@ -1,4 +1,4 @@
-//! Guard mode (the option `guard:on`): the allocation of an address, mistakes found, and a program's notes on its
+//! Guard mode (the option `guard:on`): the allocation at an address, the mistakes found, and a program's notes on its
 //! streams.
 
 use crate::boundary::{self, call, optional_out, write_text};
@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_void};
 use std::slice;
 
 /// Describes an address in a sentence: the allocation, live or freed, in which or at whose edge the address lies, with
-/// its size, streams and number. The text is "" if this is not known, or guard mode is off. The function works after an
-/// illegal address was used, when every call of CUDA fails. The buffer is as in `seam_stats_json`.
+/// its size, streams and number. The text is "" if no such allocation is known, or guard mode is off. The function
+/// works after an illegal address was used, when every call of CUDA fails. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_explain(
     allocator: AllocatorId,

@@ -1,6 +1,6 @@
 //! The optional hooks of PyTorch's pluggable allocator, beside `seamalloc_malloc` and `seamalloc_free`.
 //!
-//! The hooks return nothing: a failure becomes the last error of the thread, and a message.
+//! The hooks return nothing: a failure sets the last error of the thread, and sends a message.
 
 use crate::boundary::{self, call};
 use crate::ids::{Pool, Stream};

@@ -14,7 +14,7 @@ use seamalloc::{Error, IdleRelease, StrategyKind, StreamSharing};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time between two checks. A check reads statistics under the lock: a few microseconds.
+/// The time between two checks. A check reads statistics under the allocator's lock for a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// The time between two checks of an allocator that is checked only for pending waits.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);

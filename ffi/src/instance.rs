@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// How many events the recorders of new allocators keep; 0 if they have none.
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
-/// A stream without work, for a device on which streams need not be made: a handle that no program has.
+/// A stream without work, for devices on which streams need not be made. No program has a stream with this handle.
 const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
 /// An allocator and its parts.
@@ -37,7 +37,7 @@ pub(crate) struct Instance {
     pub(crate) recorder: Mutex<Option<Recorder>>,
     /// The observer that is a callback of the C program, if one is set. The recorder is the allocator's first observer.
     pub(crate) callback: Mutex<Option<ObserverId>>,
-    /// The stream, without work, of memory that the CPU uses too; `None` for a GPU's memory.
+    /// The stream without work for which `seam_host_malloc` allocates; `None` for a GPU's memory.
     pub(crate) own: Option<StreamId>,
     /// Whether the memory is page-locked, so that it belongs to no single stream.
     pub(crate) is_pinned: bool,
@@ -97,7 +97,8 @@ impl Instance {
         self.dump = FlightDump::of(&self.allocator.config(), ordinal);
     }
 
-    /// Returns a result unchanged; after a refused request, the flight recorder is written, if requested.
+    /// Returns a result unchanged. After a refused request, writes the flight recorder's history if the option
+    /// `flight_dump` is set.
     #[inline]
     pub(crate) fn served<T>(&self, result: seamalloc::Result<T>) -> seamalloc::Result<T> {
         result.inspect_err(|error| self.dump.refused(&self.allocator, error))

@@ -1,5 +1,5 @@
-//! Statistics of the process's allocators for other processes of its user, and as metrics; and the flight recorder in
-//! files.
+//! Reports the statistics of the process's allocators to other processes of the same user, and as metrics, and writes
+//! the flight recorder's history to files.
 //!
 //! Owns: the one server of the process, and the meaning of the environment variable SEAMALLOC_SERVE.
 
@@ -31,7 +31,7 @@ impl Source for Handles {
 /// name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
 /// `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
 /// SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
-/// nothing if the process serves already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
+/// nothing if such a thread runs already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     call(|| {
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     })
 }
 
-/// Ends the service that `seam_serve` began. Does nothing if the process does not serve.
+/// Ends the thread that `seam_serve` started, and removes its socket. Does nothing if no such thread runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_serve_stop() -> Status {
     call(|| {
@@ -73,14 +73,14 @@ pub unsafe extern "C" fn seam_flight_write(allocator: AllocatorId, path: *const 
     })
 }
 
-/// The server, while the process serves.
+/// The server of this process, if it was started.
 #[cfg(unix)]
 static SERVER: parking_lot::Mutex<Option<Server>> = parking_lot::Mutex::new(None);
 
 #[cfg(unix)]
 fn serve(path: Option<&std::path::Path>) -> Outcome<()> {
-    // Forks are noticed before the socket is made: the calls of a child that is forked meanwhile fail, and the child
-    // does not remove the socket.
+    // The library begins to notice forks before it makes the socket, so that calls of a child that is forked meanwhile
+    // fail, and the child does not remove the socket.
     crate::fork::notice_forks()?;
     let mut server = SERVER.lock();
     if server.is_none() {
@@ -115,8 +115,8 @@ fn remove_at_exit() {
     });
 }
 
-/// Serves, if the environment variable is set. A failure is a line on standard error, for the user who set the
-/// variable.
+/// Starts the server if the environment variable asks for it. A failure is a line on standard error, for the user who
+/// set the variable.
 pub(crate) fn serve_if_asked() {
     #[cfg(unix)]
     {

@@ -26,7 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_DEVICES: usize = 64;
 /// The variable with the allocators' options.
 const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
-/// The variable with the value of the option `guard`, and further options after this value: 1 switches guard mode on.
+/// The variable with the value of the option `guard`, such as 1 to switch guard mode on. Further options may follow the
+/// value.
 const GUARD_VARIABLE: &str = "SEAMALLOC_GUARD";
 /// The variable with a simulated device, in place of CUDA's.
 const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
@@ -76,7 +77,7 @@ pub extern "C" fn seamalloc_malloc(size: usize, device: c_int, stream: Stream) -
 
 /// Frees memory that `seamalloc_malloc` allocated for the same device: the freeing half of PyTorch's pluggable
 /// signature. `size` is ignored. If the memory was allocated for a stream other than `stream`, it is reused only after
-/// both streams have passed their work. NULL is ignored.
+/// both streams have passed all work that they were given so far. NULL is ignored.
 ///
 /// A call that fails (for memory that is freed twice, or is of another device or allocator) changes nothing, sets the
 /// last error of the thread, and sends a message. In a forked child, which holds copies of its parent's pointers, the
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status
         // SAFETY: as for every function (see the header).
         let options = unsafe { text(options, "options") }?;
         Config::parse(options)?;
-        // The check comes before the lock of the defaults, which is taken while a device is opened.
+        // The devices' locks are taken before the lock of the defaults, as in `open_first`.
         let refused = DEVICES.iter().any(|device| device.refused.lock().is_some());
         let mut defaults = DEFAULTS.lock();
         if refused || DEVICES.iter().any(|device| device.opened.get().is_some()) {
@@ -138,8 +139,8 @@ pub(crate) fn plugged(device: c_int) -> Outcome<Plugged> {
 
 #[cold]
 fn open_first(slot: &Device, device: c_int) -> Outcome<Plugged> {
-    // Forks are noticed before the lock is taken: every call fails in a child that is forked while another thread holds
-    // the lock.
+    // The library begins to notice forks before the lock is taken, so that every call fails in a child that is forked
+    // while another thread holds the lock.
     fork::notice_forks()?;
     let mut refused = slot.refused.lock();
     if let Some(opened) = slot.opened.get() {

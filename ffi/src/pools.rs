@@ -45,8 +45,8 @@ pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status
 }
 
 /// Ends one use of a private pool. With the last use the pool's memory becomes free for all requests; memory that a
-/// graph may use becomes free once the device has passed all its work. Live allocations stay valid. No graph that was
-/// captured with the pool may be launched afterwards.
+/// graph may use becomes free once the device has completed all work that it was given so far. Live allocations stay
+/// valid. No graph that was captured with the pool may be launched afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().release(pool.id())?))
@@ -91,21 +91,22 @@ pub unsafe extern "C" fn seam_pool_begin_streams(
     })
 }
 
-/// Routes as `seam_pool_begin_streams` does, but all requests of the calling thread, whatever their stream.
+/// Routes all requests of the calling thread to a private pool, whatever their stream, as `seam_pool_begin_streams`
+/// does for streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_thread(allocator: AllocatorId, pool: Pool, flags: u32) -> Status {
     call(|| begin(allocator, pool, Route::this_thread(), flags))
 }
 
-/// Routes as `seam_pool_begin_streams` does, but all requests of all threads that no other route covers. Other routes
-/// go first, whether they were begun before or after this one. PyTorch's backward passes run in threads of their own,
-/// which this route covers.
+/// Routes to a private pool, as `seam_pool_begin_streams` does, all requests of all threads that no other route covers.
+/// Other routes go first, whether they were begun before or after this one. PyTorch's backward passes run in threads of
+/// their own, which this route covers.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_other_threads(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| begin(allocator, pool, Route::other_threads(), 0))
 }
 
-/// Routes as `seam_pool_begin_streams` does, but the requests for which `filter` returns true.
+/// Routes to a private pool, as `seam_pool_begin_streams` does, the requests for which `filter` returns true.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_filter(
     allocator: AllocatorId,
@@ -213,10 +214,10 @@ pub unsafe extern "C" fn seam_pool_blocks(
 }
 
 /// Frees every live block of a private pool, then hands out the blocks of a checkpoint (`seam_pool_blocks`) again, at
-/// the same addresses and over the same memory. This is for memory that a launch of a graph has filled, although it was
-/// freed when the graph was captured. Returns `SEAM_STATUS_NOT_RESTORABLE` if a block cannot be had, and always with a
-/// strategy other than `stitch`. Large blocks are restored first; the blocks that were restored before the failure stay
-/// live. The call may wait for the streams on which the pool's memory was freed.
+/// the same addresses and over the same memory. This is for memory that a launch of a graph has filled, although the
+/// program freed it while the graph was captured. Returns `SEAM_STATUS_NOT_RESTORABLE` if a block cannot be had, and
+/// always with a strategy other than `stitch`. Large blocks are restored first; the blocks that were restored before
+/// the failure stay live. The call may wait for the streams on which the pool's memory was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_restore(
     allocator: AllocatorId,

@@ -36,7 +36,8 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
-        // The recorder and the observer change under the lock, so that another thread that starts or stops waits.
+        // The recorder and the observer change under the lock, so that other threads that start or stop a recording
+        // wait.
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
@@ -96,10 +97,10 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
 /// entry for each device with memory, with `layout` true and the output of `seamalloc whatif --json` without `owners`.
 ///
 /// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job
-/// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that was held
-/// and free when memory ran out), or "unknown". The strategy is the one in `options`; if `options` name none, there is
-/// an entry for each strategy. The call replays the job several times, which takes seconds for each million of
-/// operations. The buffer is as in `seam_stats_json`.
+/// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that PyTorch
+/// held and the device had free when memory ran out), or "unknown". The strategy is the one in `options`; if `options`
+/// name none, there is an entry for each strategy. The call replays the job several times, which takes seconds for each
+/// million of operations. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_whatif_json(
     path: *const c_char,

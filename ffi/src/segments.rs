@@ -48,7 +48,7 @@ pub struct Segment {
     pub address: u64,
     /// The size in bytes.
     pub total_size: u64,
-    /// The stream whose requests the segment serves; the default stream where memory goes from stream to stream.
+    /// The stream whose requests the segment serves; the default stream if the memory serves all streams.
     pub stream: Stream,
     /// The private pool that the segment serves; both numbers are 0 if it serves all requests.
     pub pool: Pool,
@@ -58,8 +58,8 @@ pub struct Segment {
     pub is_expandable: bool,
 }
 
-/// Receives a segment and its blocks, which tile the segment in the order of addresses. Both are valid during the call
-/// only. The function must return (no exception, no longjmp).
+/// Receives a segment and its blocks, which tile the segment in the order of addresses. The segment and the blocks are
+/// valid during the call only. The function must return (no exception, no longjmp).
 pub type SegmentVisitor =
     Option<unsafe extern "C" fn(segment: *const Segment, blocks: *const Block, count: usize, user: *mut c_void)>;
 

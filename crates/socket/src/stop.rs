@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The process that made an object. A forked child has a copy of the object, but no threads, and locks of the object
-/// may stay locked for ever.
+/// The process that made an object. A forked child has a copy of the object, but not its threads, and a lock of the
+/// object that was held at the fork stays locked for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u32);
 
@@ -44,7 +44,7 @@ pub struct Stop {
 pub struct Stopped(UnixStream);
 
 impl Stop {
-    /// Makes a [`Stop`], and the [`Stopped`] of its thread.
+    /// Makes a [`Stop`], and the [`Stopped`] for the thread that it ends.
     ///
     /// # Errors
     /// The system's error, such as too many open files.
@@ -76,7 +76,7 @@ impl Drop for Stop {
 }
 
 impl Stopped {
-    /// Waits for the end for at most `most`. Returns whether the thread must end.
+    /// Waits until the thread must end, for at most `most`. Returns whether it must end.
     #[must_use]
     pub fn within(&self, most: Duration) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];

@@ -1,7 +1,7 @@
 //! Communication over a Unix socket, between processes of one user.
 //!
-//! Owns: the rule which users may communicate, and the time limits. [`connect`] and [`Bounded`] block for a limited
-//! time; [`send_now`] and [`receive_now`] never block.
+//! Owns: the rule about the users that may communicate, and the time limits. [`connect`] and [`Bounded`] block for a
+//! limited time; [`send_now`] and [`receive_now`] never block.
 
 use crate::lines::Lines;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -21,8 +21,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The bytes of one read call.
 const PIECE: usize = 4096;
 
-/// Refuses a process of another user at the other end. Returns the other process's number; 0 if it is unknown because
-/// the process is outside of this process's namespace.
+/// Refuses a connection if the process at its other end is another user's. Returns the other process's number; 0 if it
+/// is unknown because the process is outside of this process's namespace.
 ///
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is unknown.
@@ -35,7 +35,8 @@ pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     Ok(peer.pid())
 }
 
-/// Connects to a process of this user within a time. A stopped process accepts no connection once its queue is full.
+/// Connects to a process of this user within a time limit, since a stopped process accepts no connection once its queue
+/// is full.
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and errors of the
@@ -46,7 +47,7 @@ pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     loop {
         let left = left(until)?;
-        // The system waits for this time until the queue has a place.
+        // The system's call waits at most this long until the other process's queue has a place.
         set_socket_timeout(&socket, Timeout::Send, Some(left))?;
         match connect_to(&socket, &name) {
             Ok(()) => break,
@@ -82,7 +83,8 @@ impl<'a> Bounded<'a> {
         Self { stream, until: Instant::now() + time }
     }
 
-    /// Reads a line of at most `most` bytes. Returns the line without its end, and the bytes read beyond it.
+    /// Reads a line of at most `most` bytes. Returns the line without its end, and the bytes that were read after the
+    /// line.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and errors

@@ -70,7 +70,7 @@ impl TraceBuilder {
     /// Adds a request for `size` bytes on the stream with that index. Returns the number of the new block.
     ///
     /// # Errors
-    /// The id is live, the size is 0 or above [`MAX_BLOCK_SIZE`], or the list has no such stream.
+    /// The id is live, the size is 0 or above [`MAX_BLOCK_SIZE`], or the trace has no stream with that index.
     pub fn alloc(&mut self, id: u64, size: u64, stream: u32) -> Result<u32, RuleError> {
         if size == 0 {
             return Err(RuleError::ZeroSize(id));

@@ -28,7 +28,7 @@ pub struct CliffReport {
     pub times_live: f64,
     /// The device's memory in bytes, a multiple of 2 MiB.
     pub capacity: u64,
-    /// The most bytes held in any pass.
+    /// The most bytes of the device that the allocator held in any pass.
     pub peak_reserved: u64,
     /// The number of passes that ran to their end.
     pub passes: u32,
@@ -80,9 +80,9 @@ fn cell(at: &CliffReport, figure: fn(Price) -> String) -> Cell {
     at.price.map(figure).unwrap_or_default().into()
 }
 
-/// Replays a trace on simulated devices, one for each of `times_live`, whose memory is this multiple of the peak of the
-/// trace's live bytes. The options' own capacity is not used. `progress` gets the number of devices done,
-/// and the number of all devices.
+/// Replays a trace on one simulated device for each number in `times_live`. The device's memory is the trace's peak of
+/// live bytes times this number. The options' own capacity is not used. `progress` gets the number of devices done, and
+/// the number of all devices.
 ///
 /// # Errors
 /// The errors of [`replay`].

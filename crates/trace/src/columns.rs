@@ -6,7 +6,7 @@
 use seamalloc::units::format_bytes;
 use serde_json::{Map, Value};
 
-/// The meaning of a column for a run.
+/// The kind of a column: an identification of the run, a result, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Identifies the run.
@@ -24,7 +24,7 @@ pub enum Kind {
 pub struct Column<R> {
     /// The key in a line of JSON.
     pub key: &'static str,
-    /// The meaning of the column for a run.
+    /// The kind of the column.
     pub kind: Kind,
     /// Reads the column's value from a report.
     pub value: fn(&R) -> Value,
@@ -43,7 +43,7 @@ pub struct Shown<R> {
     pub spare: u8,
     /// Whether a table drops the column if all of its cells are empty.
     pub is_rare: bool,
-    /// Reads a report's cell.
+    /// Returns the column's cell for a report.
     pub cell: fn(&R) -> Cell,
     /// An entry of the table's legend: a name, and the meaning of the column.
     pub legend: Option<(&'static str, &'static str)>,

@@ -1,4 +1,4 @@
-//! The csv format of traces: one event a line in plain text, for scripts to read and write.
+//! The csv format of traces: plain text with one event on each line, for scripts to read and write.
 //!
 //! Owns: reading and writing this format. `read.rs` unpacks gzip and recognizes formats.
 //!
@@ -44,7 +44,7 @@ fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), Tra
         b"a" => {
             let id = field("an id")?;
             if line.number == 1 && !id.iter().any(u8::is_ascii_digit) {
-                // The headings of other csv files may begin with this text too.
+                // The line may be the headings of another csv file, the first of which is `a`.
                 let expected =
                     "an event: a,ID,SIZE,STREAM or r,ID or f,ID, with a number as ID; no other form of csv is known";
                 return Err(line.malformed(excerpt(line.content), expected));

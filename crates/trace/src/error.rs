@@ -1,4 +1,4 @@
-//! The errors of a trace, of a snapshot, or of the file with one.
+//! The errors of traces, of snapshots, and of files that contain them.
 //!
 //! Owns: [`TraceError`], which names the file, the place in the file, the content found and the content expected. Other
 //! files do the reading.
@@ -96,7 +96,7 @@ pub enum RuleError {
     Memory(MemoryError),
 }
 
-/// Returns the text for the end of the error, about the layouts of all devices together.
+/// Returns the end of the text of [`TraceError::NoHistory`], about the layouts of all devices together.
 fn in_words(layouts: &[Layout]) -> String {
     let sum = |figure: fn(&Layout) -> u64| layouts.iter().map(figure).fold(0, u64::saturating_add);
     let [reserved, allocated] = [sum(|of| of.held.reserved), sum(|of| of.held.allocated)].map(format_bytes);
@@ -123,8 +123,8 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content does not match the format of the file's beginning. The content is damaged, cut off, or wrong at one
-    /// place.
+    /// The file begins like a known format, but the rest does not match this format. The content is damaged, cut off,
+    /// or wrong at one place.
     #[error("{file}{}: found {found}, expected {expected}", at(.place))]
     Malformed {
         /// The file.
@@ -232,7 +232,7 @@ pub enum TraceError {
     Memory {
         /// The file.
         file: String,
-        /// The limit or the allocation that failed.
+        /// The limit that was exceeded, or the allocation that failed.
         source: MemoryError,
     },
     /// The file exceeds a limit of the reader. The limit keeps a small hostile file from filling the memory.

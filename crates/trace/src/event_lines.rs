@@ -1,7 +1,7 @@
-//! Texts with one event a line.
+//! Reads texts that have one event on each line.
 //!
-//! Owns: the common parts of such formats. A trace is built line by line, numbers are read, and errors name the line.
-//! Each format parses its own lines.
+//! Owns: the parts that these formats share: building a trace line by line, reading numbers, and naming the line in
+//! errors. Each format parses its own lines.
 
 use std::io::BufRead;
 

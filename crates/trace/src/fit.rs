@@ -14,14 +14,14 @@ pub(crate) const STEP: u64 = 2 << 20;
 /// The memory of the first device that is tried, as a multiple of the live bytes. The memory is plenty but limited,
 /// since some strategies reserve addresses for all of the memory on every stream.
 const PLENTY: u64 = 16;
-/// The factor from each device to the next, if the first device is too small.
+/// The factor by which the next large device exceeds the previous one, as long as the trace does not run.
 const MORE: u64 = 4;
 /// The largest device that is tried, in bytes.
 pub const LARGEST: u64 = seamalloc::driver::sim::MAX_CAPACITY;
 
 type Figure = Column<FitReport>;
 
-/// The smallest capacity that suffices for a trace.
+/// The smallest capacity with which a trace runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FitReport {
     /// The trace's name.
@@ -97,9 +97,9 @@ impl FitReport {
 
 /// Finds the smallest capacity by bisection, between the live peak and the bytes that the strategy reserves on a large
 /// device. The options' own capacity is not used. Bisection assumes that more memory never hurts. If more memory
-/// sometimes does hurt a strategy, several capacities suffice although the next smaller one does not, and the result is
-/// one of them. The capacity is no measure of speed: near the smallest capacity, a strategy often gives memory back and
-/// waits for the GPU.
+/// sometimes does hurt a strategy, there are several capacities with which the trace runs although it does not run with
+/// 2 MiB less, and the result is one of them. The capacity is no measure of speed: near the smallest capacity, a
+/// strategy often gives memory back and waits for the GPU.
 ///
 /// Returns `None` if the trace does not run on 16 TiB. `progress` gets the number of tries done, and their approximate
 /// total.
@@ -133,10 +133,11 @@ pub fn fit(
     };
     let Some(strategy) = plenty.last().map(|pass| pass.strategy) else { return Ok(None) };
     let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
-    // The bounds are in steps. `low` is too little, and `high` is enough.
+    // The bounds are in steps. A device with `low` steps is too small, and one with `high` steps is large enough.
     let mut low = (peak_live / STEP).saturating_sub(1);
     let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
-    // The reserved bytes are enough, unless the options let only a part of the device be reserved.
+    // A device with the bytes that were reserved is large enough, unless the options let only a part of a device be
+    // reserved.
     let enough = capacity / STEP;
     while limited && high < enough && !ran(&run(high * STEP, 18, progress)?) {
         low = high;

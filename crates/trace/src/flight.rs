@@ -1,7 +1,8 @@
-//! The history that an allocator's flight recorder has kept, in files for the command, the package and PyTorch's
-//! viewer.
+//! Writes the history of an allocator's flight recorder to files, for the command `seamalloc`, the Python package and
+//! PyTorch's viewer.
 //!
-//! Owns: the two forms of such a file, and the automatic dump after a refused request, with the option `flight_dump`.
+//! Owns: the two forms of such a file, and the file that is written after a refused request if the option `flight_dump`
+//! names one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ use seamalloc::{Allocator, Config, Error};
 const BETWEEN_DUMPS: Duration = Duration::from_secs(1);
 
 /// Returns the history of the flight recorder as a trace. Blocks from before the kept history are allocated at the
-/// start of the trace. `meta` has the number of all `operations`, and the number of `overwritten` ones.
+/// start of the trace. The trace's `meta` has the number of all `operations`, the number of those that were
+/// `overwritten`, and the recorder's `capacity`.
 ///
 /// # Errors
 /// [`TraceError::Rule`] with the index of the event, if events contradict each other.
@@ -56,7 +58,7 @@ pub fn write_flight(flight: &Flight, path: &Path) -> Result<(), TraceError> {
     put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
-/// Writes an allocator's flight recorder when a request is refused.
+/// Writes the history of an allocator's flight recorder to a file when a request is refused.
 ///
 /// ```
 /// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -106,7 +108,7 @@ impl FlightDump {
     #[cold]
     pub fn refused(&self, allocator: &Allocator, error: &Error) {
         let (Error::OutOfMemory(_), Some(path)) = (error, &self.path) else { return };
-        // Another thread that was refused at the same moment writes the same history.
+        // Another thread whose request was refused at the same moment writes the same history.
         let Some(mut last) = self.last.try_lock() else { return };
         if last.is_some_and(|last| last.elapsed() < BETWEEN_DUMPS) {
             return;

@@ -1,4 +1,4 @@
-//! The division of an allocator's memory, as JSON.
+//! An allocator's memory by its use (a [`Fragmentation`]), as JSON.
 
 use crate::columns::{Column, line, round_to};
 use seamalloc::Fragmentation;

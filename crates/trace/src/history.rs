@@ -27,9 +27,9 @@ struct Earlier {
 }
 
 /// Makes a trace of a history in PyTorch's form, which keeps only the last entries. Blocks that were allocated earlier
-/// are known from their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates
-/// these blocks at its start, in the order of addresses, so that the peaks are right. `None` stands for entries that
-/// are no events. The trace takes no more host memory than `memory` still allows.
+/// are found by their frees, or in `held`, the blocks that the allocator holds at the end. The trace allocates these
+/// blocks at its start, in the order of addresses, so that the peaks are right. In `history`, `None` stands for entries
+/// that are no events. The trace takes no more host memory than `memory` still allows.
 ///
 /// # Errors
 /// The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the length of the

@@ -12,7 +12,7 @@
 //! layout                           the figures of a snapshot without a history
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
-//! pinned                           caches of page-locked memory: PyTorch's (counted) beside a host pool
+//! pinned                           caches of page-locked memory: a model of PyTorch's, and a host pool
 //! verdict                          the reason why a job is short of memory, and one next step
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```

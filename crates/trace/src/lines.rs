@@ -1,7 +1,7 @@
 //! The lines of a text, one at a time.
 //!
-//! Owns: the limits on the length of lines and texts, the ends of lines, and numbers in digits. Each format parses its
-//! own lines.
+//! Owns: the limits on the length of lines and texts, the ends of lines, and the reading of numbers. Each format parses
+//! its own lines.
 
 use std::io::{BufRead, Read};
 

@@ -4,9 +4,9 @@ use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 
-/// Adds to `trace` the request that was refused while the job was recorded. The trace then has the request as served at
-/// that moment, and its block as freed at once. Adds the request's stack to `origins`. Does nothing if no request was
-/// refused, or if the request was added already.
+/// Adds to `trace` the request that was refused while the job was recorded. The trace then shows the request as served
+/// at that moment, and its block as freed by the next event. Adds the request's stack to `origins`. Does nothing if no
+/// request was refused, or if the request was added already.
 pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
     let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
     *trace = refused.made_in(trace);

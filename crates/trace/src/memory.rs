@@ -1,7 +1,7 @@
 //! The limit on the host memory that reading a file may take.
 //!
-//! Owns: the limit, which follows the size of the file, and the account of the memory held. Before a table that a file
-//! fills grows, its new bytes are added to the account (charged). If the account would exceed the limit, or if the
+//! Owns: the limit, which follows the size of the file, and the account of the memory held. Before a table for a file's
+//! content grows, its new bytes are added to the account (charged). If the account would exceed the limit, or if the
 //! allocation fails, the reader returns an error. The types of tables whose keys a file chooses are here too.
 
 use std::collections::{HashMap, HashSet};
@@ -22,7 +22,8 @@ pub(crate) const FACTOR: u64 = 8;
 /// The bytes that a reader of a small file may hold beyond the unpacked bytes. The larger of this limit and the limit
 /// from [`FACTOR`] applies.
 pub(crate) const BEYOND: u64 = 256 << 20;
-/// The most bytes that a reader ever holds, which is the memory for the longest snapshot that is read.
+/// The most bytes that a reader ever holds, whatever the size of the file. Reading the longest snapshot takes about as
+/// much.
 pub(crate) const MOST: u64 = 6 << 30;
 
 /// The fewest bytes that a heap allocation takes (glibc).
@@ -59,7 +60,7 @@ pub(crate) struct Memory {
     unpacked: u64,
     held: u64,
     limit: u64,
-    /// The error that a parser could not pass on.
+    /// The account's error, kept while a parser returns an error of its own type.
     failed: Option<MemoryError>,
 }
 
@@ -90,7 +91,8 @@ impl Memory {
         self.held
     }
 
-    /// Sets the bytes held to the sum of `before` and `kept`, the bytes kept since.
+    /// Sets the bytes held to `before`, the bytes held before a part of a file was read, plus `kept`, the bytes of the
+    /// result.
     pub(crate) fn settle(&mut self, before: u64, kept: u64) {
         self.held = before.saturating_add(kept);
     }
@@ -113,7 +115,7 @@ impl Memory {
         error
     }
 
-    /// Returns the error that caused a parser's own error, if there is one.
+    /// Returns the account's error that made a parser return its own error, if there is one.
     pub(crate) fn failure(&self) -> Option<MemoryError> {
         self.failed
     }

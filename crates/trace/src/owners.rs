@@ -3,9 +3,9 @@
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
 //! A stack is named by its innermost line of the user's own Python code, outside of PyTorch, of installed packages and
-//! of the standard library. Without such a line, the innermost line of a package names the stack, and then the
-//! innermost line of any Python. Without Python, the operator of the backward pass names the stack, and then the
-//! innermost function that neither records the stack nor allocates.
+//! of the standard library. Without such a line, the innermost line of a package names the stack, or else the innermost
+//! line of any Python. Without Python, the operator of the backward pass names the stack, or else the innermost
+//! function that neither records the stack nor allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;
@@ -56,7 +56,8 @@ const APPLY: &str = "::apply(";
 /// The name of stacks that were recorded and are empty.
 const NO_LINE: &str = "(no line of Python: backward pass or other thread)";
 
-/// The kinds of frames, by the owner of their code. The innermost frame of the first kind names a stack.
+/// The kinds of frames, by the owner of their code. The kinds stand in order of preference: the innermost frame of the
+/// most preferred kind names the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// The user's own Python.

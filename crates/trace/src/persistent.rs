@@ -19,8 +19,8 @@ use std::collections::HashMap;
 const DEPTHS: u32 = 6;
 /// The number of depths that are tried for a single valley beside the peak, if no two valleys were found.
 const DEPTHS_OF_ONE: u32 = 3;
-/// The least depth of a valley, as a part (1/n) of the way from the lowest valley to the peak. Dips within a step are
-/// shallower.
+/// The least depth of a valley, as a part (1/n) of the difference between the lowest valley and the peak. Dips within a
+/// step are shallower.
 const LEAST_DEPTH_PART: u64 = 4;
 /// A step after a valley counts as begun once live memory has risen by this part (1/n) of the depth.
 const BEGINNING_PART: u64 = 4;
@@ -35,12 +35,12 @@ const NEVER: usize = usize::MAX;
 ///
 /// Steps appear as valleys of live memory, between which live memory rises and falls again: by half the peak or, if
 /// there are no such valleys, by a quarter, and so on. Memory that is live in two successive valleys is persistent. A
-/// block whose place a block of the same size takes from one valley to the next is persistent too, as with optimizers
-/// that recompute their state. Gradients that stay from one step to the next also count. The beginning of a recording
-/// is no valley, because the weights may not be allocated yet. The end is no valley if the job has freed the memory
-/// that was live between its steps. Without a second valley, as in a recording of a single step, memory counts as
-/// persistent if it is live both at the peak and in the valley after the peak, or else in the valley before the peak.
-/// If a job runs out of memory in its second step, the optimizer's state may therefore be missing.
+/// block that is replaced by one of the same size between two valleys is persistent too, as with optimizers that
+/// recompute their state. Gradients that stay from one step to the next also count. The beginning of a recording is no
+/// valley, because the weights may not be allocated yet. The end is no valley if the job has freed the memory that was
+/// live between its steps. Without a second valley, as in a recording of a single step, memory counts as persistent if
+/// it is live both at the peak and in the valley after the peak, or else in the valley before the peak. If a job runs
+/// out of memory in its second step, the optimizer's state may therefore be missing.
 #[must_use]
 pub fn persistent(trace: &Trace) -> u64 {
     Persistent::of(trace).bytes
@@ -168,7 +168,7 @@ impl Course {
         Some(self.sum(blocks, most))
     }
 
-    /// Marks the blocks that exist in both valleys, and the blocks that a block of the same size replaces.
+    /// Marks the blocks that exist in both valleys, and the blocks that are replaced by one of the same size.
     fn mark(&self, from: usize, to: usize, depth: u64, blocks: &mut [bool]) {
         let begun = self.at(from).saturating_add(depth / BEGINNING_PART);
         let rise = (from..to).take_while(|event| self.at(*event) - self.at(from) < depth);

@@ -65,7 +65,7 @@ impl PinnedReport {
             .figure("driver\nms", |of| of.driver_ns.map(ms).unwrap_or_default().into()),
     ];
 
-    /// Returns the bytes held for each byte requested.
+    /// Returns the peak of the held bytes divided by the peak of the live bytes.
     #[must_use]
     pub fn above_live(&self) -> f64 {
         if self.peak_live == 0 { 1.0 } else { self.peak_reserved as f64 / self.peak_live as f64 }
@@ -81,8 +81,8 @@ impl PinnedReport {
 /// Returns the figures of PyTorch's cache of page-locked memory on a trace, replayed `passes` times.
 ///
 /// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11). A request is
-/// rounded up to a power of two (`allocate`), and takes a free block of exactly this size or a new block of the machine
-/// (`get_free_block`). A freed block is free once the GPU has passed the events of the block's streams
+/// rounded up to a power of two (`allocate`), and takes a free block of exactly this size or a new block from the
+/// machine (`get_free_block`). A freed block is free once the GPU has passed the events of the block's streams
 /// (`process_events`). Blocks are never split, merged or given back. The model favours PyTorch: a block is reused as
 /// soon as its free has completed in the trace, while PyTorch checks the oldest event first, and checks no further
 /// event if the GPU has not passed the oldest.

@@ -9,7 +9,7 @@ use crate::replay::PassReport;
 pub struct Price {
     /// The time in the driver in the first pass.
     pub first_ns: u64,
-    /// The time in the driver in the last pass, which is the lasting cost for a program.
+    /// The time in the driver in the last pass: the cost that remains once memory has grown.
     pub last_ns: u64,
     /// The number of waits of the CPU for the GPU in the last pass.
     pub cpu_syncs: u64,

@@ -1,6 +1,6 @@
 //! Records the events of an allocator, for a trace or for PyTorch's memory viewer.
 //!
-//! Owns: the bounded history and its clock. The recorder is an [`Observer`] and calls no allocator.
+//! Owns: the bounded history and its clock. The recorder's [`Observer`] calls no allocator.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -103,8 +103,8 @@ impl Recorder {
         history.dropped = 0;
     }
 
-    /// Returns the history as a trace. Blocks allocated before the history are known from their frees, and from `held`,
-    /// the allocator's current snapshot, if it is given. The trace allocates these blocks at its start.
+    /// Returns the history as a trace. Blocks allocated before the history are found by their frees, and in `held`, the
+    /// allocator's current snapshot, if it is given. The trace allocates these blocks at its start.
     ///
     /// # Errors
     /// [`TraceError::Rule`] with the index of the event, if events contradict each other.

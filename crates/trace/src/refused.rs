@@ -56,7 +56,7 @@ impl RefusedRequest {
         before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()
     }
 
-    /// Returns the trace with the request, as if it had been served and its block freed at once.
+    /// Returns the trace with the request, as if it had been served and its block freed by the next event.
     pub(crate) fn made_in(self, trace: &Trace) -> Trace {
         let (before, after) = trace.events.split_at(self.event.min(trace.events.len()));
         let new = u32::try_from(self.block_of(trace)).unwrap_or(u32::MAX);

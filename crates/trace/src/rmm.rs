@@ -10,7 +10,8 @@
 //! 1,13:05:59.000391,free,0x7f2c40000000,1048576,0
 //! ```
 //! A trace has no threads and no times, so events are in the order of lines. Failed requests and blocks of 0 bytes are
-//! skipped. A free is complete at once, since the log does not say whether another stream still used the block.
+//! skipped. A free completes with the next event, since the log does not say whether another stream still used the
+//! block.
 
 use std::io::BufRead;
 

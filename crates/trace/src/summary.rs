@@ -1,6 +1,6 @@
-//! The figures of a trace, which no allocator influences.
+//! The figures of a trace that no allocator influences.
 //!
-//! Owns: the figures that depend on the trace alone. No allocator can reserve less than the peak of the live bytes.
+//! No allocator can reserve less than the peak of the live bytes.
 
 use crate::trace::{Trace, TraceEvent};
 

@@ -23,7 +23,8 @@ pub enum TraceEvent {
         /// The block.
         block: u32,
     },
-    /// Every stream has finished with the block. The event follows the block's `FreeRequested`, in most cases at once.
+    /// Every stream has finished with the block. The event follows the block's `FreeRequested`, in most cases as the
+    /// next event.
     FreeCompleted {
         /// The block.
         block: u32,
@@ -46,7 +47,7 @@ pub struct Trace {
 
 impl Trace {
     /// Returns the trace with all requests on one stream, for a host pool: the CPU uses a host pool's memory, and no
-    /// stream orders the CPU. A free that completes later than it is requested keeps its completion.
+    /// stream orders what the CPU does. A free that completes later than it is requested keeps its completion.
     #[must_use]
     pub fn on_one_stream(&self) -> Self {
         let one = |event: &TraceEvent| match *event {

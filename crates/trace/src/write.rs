@@ -58,7 +58,7 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
 
 /// The ending of a snapshot that [`write_trace_as_snapshot`] writes.
 pub const SNAPSHOT_ENDING: &str = ".pickle";
-/// The distance between addresses in a snapshot of [`write_trace_as_snapshot`], in bytes, and also the first address.
+/// The unit of addresses in a snapshot of [`write_trace_as_snapshot`], in bytes, and the first address.
 const ALIGNMENT: u64 = 512;
 const FIRST_ADDRESS: u64 = 1 << 40;
 
@@ -97,8 +97,8 @@ fn history_of(trace: &Trace) -> Vec<TimedEvent> {
 }
 
 /// Returns the refused request as events, and the number of events before it; `None` if no request was refused. A
-/// segment that exists only at the moment of the refusal stands for the memory that was held. The snapshot then gives
-/// PyTorch as much available memory as the trace does.
+/// segment that exists only at the moment of the refusal stands for the memory that was held. A reader of the snapshot
+/// then finds the same available memory as in the trace.
 fn refusal_of(trace: &Trace) -> Option<(usize, [Event; 3])> {
     let refused = RefusedRequest::of(trace).filter(|refused| !refused.is_made)?;
     let Recorded { available, free_beyond_limit, .. } = Recorded::of(trace);
@@ -128,8 +128,8 @@ pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &P
     put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
-/// Writes beside the file and renames the result, so that a full disk or a signal leaves the old file intact. A pipe or
-/// a device is written to directly, since a renamed file would replace it.
+/// Writes a new file beside the old one and then renames it, so that a full disk or a signal leaves the old file
+/// intact. A pipe or a device is written to directly, since a renamed file would replace it.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, bytes);

@@ -14,7 +14,7 @@ pub const VERSION: u32 = 1;
 /// The bytes of magic, version, checksum, and length of the body.
 pub(super) const HEADER: usize = 24;
 
-/// The window of the compression, as a power of two. A reader needs a window of this size.
+/// The base-2 logarithm of zstd's window in bytes. A reader needs a window of this size.
 pub(super) const WINDOW_LOG: u32 = 26;
 
 /// The longest body in bytes, which is fifteen times the body of the longest trace known (2 million events).

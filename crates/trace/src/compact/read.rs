@@ -178,7 +178,7 @@ fn text(body: &mut Column<'_>, what: &str, memory: &mut Memory) -> Result<String
     Ok(text.to_owned())
 }
 
-/// The unread rest of a part of the body, and its offset in the body.
+/// The unread rest of a part of the body, and the offset of this rest in the body.
 #[derive(Clone, Copy)]
 struct Column<'a> {
     file: &'a str,

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of the unit too. The unit is
 /// PyTorch's least block (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
-/// The end of a block that is never freed.
+/// The value of `freed` for a block that is never freed.
 const NEVER: usize = usize::MAX;
 
 /// The blocks of a trace, and its live bytes.

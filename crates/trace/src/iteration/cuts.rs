@@ -9,18 +9,18 @@ use super::period::{self, Period};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The least part of a trace that equal iterations cover, and the least part for iterations of one shape. A shorter
-/// repetition is a part of a larger repeating part, such as a model's layers within a step.
+/// The least part of a trace that iterations must cover: equal iterations, and iterations of one shape. A repetition
+/// that covers less is a part of a larger repeating part, such as a model's layers within a step.
 const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-/// The least part of the operations that an iteration before or after the others shares with its neighbour.
+/// The least part of its operations that an iteration before or after the others must share with its neighbour.
 const IN_COMMON: f64 = 0.75;
-/// The range around the expected end of an iteration, as a part (1/n) of the iteration's length. The next iteration
-/// begins where fewest bytes are live in this range.
+/// The range before and after the expected end of an iteration in which the end is sought, as a part (1/n) of the
+/// iteration's length. The end is where fewest bytes are live in this range.
 const AROUND_PART: usize = 8;
 
-/// The limit on the memory that is live at both ends of the iteration with the peak: persistent memory, and this part
-/// (1/n) of the peak's other memory.
+/// At both ends of the iteration with the peak, at most persistent memory and this part (1/n) of the peak's other
+/// memory may be live.
 const BETWEEN_PART: u64 = 4;
 
 /// The way in which the iterations of a trace are alike.
@@ -84,8 +84,8 @@ impl Cuts {
         Self { likeness: Likeness::None, at: vec![0, blocks.live.len()], part }
     }
 
-    /// Cuts all iterations at the same place, where the second iteration has the fewest live bytes. The first iteration
-    /// does not choose the place, since it may allocate the memory that is kept.
+    /// Cuts all iterations at the same place, where the second iteration has the fewest live bytes. The place is not
+    /// taken from the first iteration, since the first may allocate memory that all later ones keep.
     fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
         let Period { start, length, covered } = *period;
         let second = start + length;
@@ -162,7 +162,8 @@ impl Cuts {
     }
 }
 
-/// Returns the other end of an iteration directly before or after a known one; `None` if there is no similar iteration.
+/// Returns the far end of an iteration directly before or after a known one; `None` if the iteration there is not
+/// similar.
 fn beside(blocks: &Blocks, shape: &[u64], known: Range<usize>, is_before: bool) -> Option<usize> {
     let around = known.len() / AROUND_PART;
     let expected = if is_before { known.start.checked_sub(known.len())? } else { known.end + known.len() };

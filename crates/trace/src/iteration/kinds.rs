@@ -7,7 +7,8 @@ use super::cuts::{Cuts, Likeness};
 use super::period::{self, Period};
 use std::ops::Range;
 
-/// The number of stretches outside of the iterations that are searched, the longest first.
+/// The most stretches outside of the found iterations that are searched for other kinds of steps. The longest stretches
+/// are searched first.
 const TRIED: usize = 6;
 /// A step begins where persistent memory and at most this part (1/n) of the step's own memory is live.
 const BEGINNING_PART: u64 = 8;

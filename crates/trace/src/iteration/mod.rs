@@ -1,15 +1,15 @@
 //! The iteration of a trace: the part that the program repeats, and the requests of it that are planned.
 //!
-//! Owns: the beginning and the end of an iteration, and the planning of blocks that cross them. `period.rs` finds the
-//! repetition, and `blocks.rs` has the live bytes. `cuts.rs` accepts the repetition as iterations if it contains the
-//! peak of live memory, and `kinds.rs` counts steps of other kinds.
+//! Owns: the beginning and the end of an iteration, and the planning of blocks that are live at the beginning or the
+//! end. `period.rs` finds the repetition, and `blocks.rs` has the live bytes. `cuts.rs` accepts the repetition as
+//! iterations if it contains the peak of live memory, and `kinds.rs` counts steps of other kinds.
 //!
 //! ```text
 //!            cut              cut              cut
 //!   ----------|----------------|----------------|------- persistent: not planned
 //!             | ---   -- ---   | ---   -- ---   |        of one iteration
-//!             |-        -------|-        -------|------  crosses: live at both ends of the iteration, one place with
-//!             |                |                |        a gap
+//!             |-        -------|-        -------|------  crosses a cut: the old and the new block have the
+//!             |                |                |        same place, which is unused in between
 //! ```
 
 mod blocks;
@@ -72,7 +72,7 @@ pub struct Iteration {
     pub crossing: Requests,
     /// Requests that are made before the blocks of the previous iteration that they replace are freed, as in optimizers
     /// that recompute their state. If these requests have many bytes, two iterations are planned. Otherwise the new and
-    /// the old block each have a place throughout.
+    /// the old block each have a place for the whole iteration.
     pub by_turns: Requests,
     /// The number of requests whose size differs between iterations of one shape.
     pub varying: usize,

@@ -5,14 +5,14 @@
 
 use rustc_hash::FxHashMap;
 
-/// The shortest piece whose repetitions are searched, and the factor to the next length. Long pieces are needed if a
-/// part repeats inside of the period, as the layers of a model do.
+/// The shortest length of the pieces whose repetitions are searched, and the factor from one length to the next. Long
+/// pieces are needed if a part repeats inside of the period, as the layers of a model do.
 const SHORTEST_PIECE: usize = 16;
 const LONGER: usize = 4;
 /// The number of distances that are tried for each length of a piece, the most frequent first.
 const TRIED: usize = 24;
-/// The length of the pieces that mark iterations, the least number of marks, and the largest deviation of the distance
-/// between two marks from the mean.
+/// The length of the pieces that mark iterations, the least number of marks, and the factor by which the distance
+/// between two marks may differ from the mean distance.
 const MARK: usize = 64;
 const LEAST_MARKS: u32 = 3;
 const UNEVEN: usize = 2;
@@ -30,8 +30,8 @@ pub(super) struct Period {
     pub(super) covered: usize,
 }
 
-/// Finds the part of a sequence that repeats itself at least once and is as long as possible with its repetitions. Of
-/// several such parts, returns the one with the shortest period.
+/// Finds the part of a sequence that repeats itself at least once and covers, with its repetitions, as much as
+/// possible. Of several such parts, returns the one with the shortest period.
 pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     let mut tried: Vec<usize> = Vec::new();
     let mut piece = SHORTEST_PIECE;

@@ -46,10 +46,10 @@ pub(super) struct Parts {
     pub(super) releasable: u64,
     /// The bytes of pieces of 2 MiB that are wholly free.
     granules: u64,
-    /// The free end of a stream's last expandable segment that lies in a partly used piece; the largest over all
-    /// streams.
+    /// The free bytes at the end of a stream's last expandable segment that lie in a partly used piece: the most over
+    /// all streams.
     edge: u64,
-    /// The most bytes that the two ends of a view add to whole pieces.
+    /// The most bytes that free ends of two pieces add to a view, before and after its whole pieces.
     ends: u64,
 }
 
@@ -128,7 +128,7 @@ impl PartsCounter {
         self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
         self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
         // An end shares its piece with at most one other end, and its block with at most one, so the best pair is among
-        // the first few ends.
+        // the few largest ends.
         const FEW: usize = 3;
         let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
         let pairs =

@@ -36,7 +36,7 @@ pub struct Layout {
     pub held: Held,
     /// The free bytes of private pools.
     pub private_free: u64,
-    /// The memory that each stream holds of each pool, with the most bytes first.
+    /// The memory of each stream in each pool. The entry with the most bytes is the first.
     pub pools: Vec<LayoutPool>,
     /// The parts of free memory that determine the largest requests.
     parts: Parts,
@@ -107,11 +107,11 @@ impl LayoutPool {
 
 impl Layout {
     /// Returns the largest request that each allocator could serve at the layout's moment, on a device with `capacity`
-    /// bytes; without a capacity, from the reserved memory alone. No request is larger than the device's memory less
-    /// the blocks in use.
+    /// bytes; without a capacity, the largest request that the reserved memory could serve. No request is larger than
+    /// the device's memory less the blocks in use.
     #[must_use]
     pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
-        // If the device has less memory than is reserved, a part of the free memory does not exist.
+        // If `capacity` is less than the reserved memory, such a device would not have a part of the free memory.
         let in_use = self.held.reserved.saturating_sub(self.held.free).saturating_add(self.private_free);
         let most = capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(in_use));
         self.parts.largest(self.room(capacity).unwrap_or(0)).at_most(most)

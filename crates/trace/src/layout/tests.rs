@@ -3,7 +3,7 @@ use crate::read_bytes;
 
 const MIB: u64 = 1 << 20;
 
-/// A segment, with its blocks in MiB and the letters of their states.
+/// A segment, with the size in MiB and the letter of the state of each block.
 struct Segment<'a> {
     more: &'a str,
     blocks: &'a [(u64, char)],
@@ -13,7 +13,7 @@ fn native(blocks: &[(u64, char)]) -> Segment<'_> {
     Segment { more: "", blocks }
 }
 
-/// Returns the layouts of a snapshot with these segments, 10 GiB apart.
+/// Returns the layouts of a snapshot with these segments, whose addresses are 10 GiB apart.
 fn layouts(segments: &[Segment<'_>]) -> Vec<Layout> {
     let of = |(index, segment): (usize, &Segment<'_>)| {
         let start = (index as u64 + 1) * 10_240 * MIB;
@@ -70,8 +70,8 @@ fn memory_is_counted_by_device_stream_and_pool() {
     assert_eq!(pools, [(0, public, false, 10), (0, PoolId(0, 3), false, 12), (7, public, true, 1)]);
 }
 
-/// The figures are those of the ten blocks of `docs/why.md`: each GiB has 38 whole pieces of 20 MiB and the first 8 MiB
-/// of another.
+/// The figures are those of the ten blocks of `docs/why.md`: the free 768 MiB of each GiB are 38 whole pieces of 20 MiB
+/// and the first 8 MiB of another.
 #[test]
 fn holes_serve_each_allocator_in_its_own_pieces() {
     let third = || native(&[(768, 'f'), (256, 'a')]);
@@ -94,7 +94,7 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
 fn a_view_has_two_ends_of_different_pieces() {
     // The only piece is free at both ends, and the ends of one piece cannot be the two ends of one view.
     assert_eq!(largest(&layout(&[native(&[(5, 'f'), (8, 'a'), (7, 'f')])]), None), [7, 7, 7, 10]);
-    // A view cannot begin in the middle of a piece. Whole pieces of 2 MiB can be exchanged.
+    // A view cannot begin in the middle of a piece. If the piece is split, its whole granules of 2 MiB can join a view.
     let landlocked = || native(&[(5, 'a'), (10, 'f'), (5, 'a')]);
     assert_eq!(largest(&layout(&[landlocked(), landlocked()]), None), [10, 10, 10, 16]);
     // Each of two segments has one free end.
@@ -172,7 +172,7 @@ fn a_verdict_names_the_first_question_that_fits() {
         assert!(verdict.headline.starts_with(headline), "{verdict:?}");
         assert!(!verdict.reasons.is_empty() && !verdict.next.is_empty());
     }
-    // If expandable segments are on already, the advice names the next allocator.
+    // If expandable segments are on already, the advice names seamalloc.
     let holes: Vec<_> = (0..40).flat_map(|_| [(12, 'a'), (12, 'f')]).collect();
     let layout = layout(&[Segment { more: r#""is_expandable":true,"#, blocks: &holes }]);
     let verdict = layout.verdict(None);

@@ -1,18 +1,18 @@
 //! The verdict on a layout, as far as the memory at one moment allows a verdict.
 //!
-//! Owns: the rules with their thresholds, and the sentences. The rules follow the five questions of `docs/why.md`:
-//! whether too much is live, whether others hold the memory, whether free memory lies in holes, and whether streams
-//! keep free memory apart.
+//! Owns: the rules with their thresholds, and the sentences. The rules follow the first four of the five questions of
+//! `docs/why.md`: whether too much is live, whether others hold the memory, whether free memory lies in holes, and
+//! whether it is free only for other streams.
 
 use super::Layout;
 use crate::columns::bytes_beside;
 use crate::verdict::{EXPANDABLE_SETTING, SEAMALLOC_COMMAND};
 use serde_json::{Value, json};
 
-/// The part (1/n) of the reserved memory below which free memory is no fragmentation.
+/// If less than this part (1/n) of the reserved memory is free, the verdict is not fragmentation.
 const LITTLE: u64 = 20;
-/// A part (1/n) of the free memory. If the streams other than the one with the most free memory have more than this
-/// part, streams keep memory apart.
+/// A part (1/n) of the free memory. If all streams but the one with the most free memory together have more than this
+/// part, the verdict is that streams keep memory from one another.
 const APART: u64 = 4;
 /// A part (1/n) of the free memory. If private pools or one hole have more than this part, they decide the verdict. An
 /// allocator is not advised if it serves less than this part of the best allocator's largest request.
@@ -26,9 +26,10 @@ pub enum LayoutVerdictKind {
     TooMuchLive,
     /// Nearly all of the reserved memory is allocated, and the device has more memory.
     Others,
-    /// PyTorch would have given memory back, or waited for it, before it refused a request.
+    /// Memory was not short: PyTorch would have given free memory back, or waited for freed memory, before it refused a
+    /// request.
     NotShort,
-    /// Free memory lies on several streams.
+    /// Free memory belongs to several streams, each of which PyTorch serves only from its own free memory.
     Streams,
     /// Free memory lies in private pools.
     PrivatePools,

@@ -92,8 +92,8 @@ struct Reserved {
     before: u64,
     /// The most bytes held during the history.
     peak: u64,
-    /// The sum of the bytes that the allocator held and the bytes that the device had free when memory ran out, the
-    /// largest if it ran out several times; `None` if memory did not run out.
+    /// When memory ran out: the bytes that the allocator held plus the bytes that the device had free. If memory ran
+    /// out several times, the largest sum; `None` if it did not run out.
     available: Option<u64>,
     /// The most bytes that the device had free when a limit refused a request; `None` if no limit refused one.
     free_beyond_limit: Option<u64>,
@@ -106,8 +106,8 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
-            // If the device had enough free memory, a limit refused the request. Only the held bytes are known to be
-            // available at a refusal by a limit.
+            // If the device had enough free memory, a limit refused the request. Then only the bytes that the allocator
+            // held count as available.
             Action::Oom if event.address >= most_taken(event.size) => {
                 available = available.max(Some(now));
                 free_beyond_limit = free_beyond_limit.max(Some(event.address));
@@ -122,7 +122,8 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
 
 /// Returns the most bytes that PyTorch's allocators take from the device for a request of `size` bytes.
 fn most_taken(size: u64) -> u64 {
-    /// The segment for requests of up to 10 MiB. Larger requests are rounded up to whole granules.
+    /// The size of a segment that PyTorch makes for requests of up to 10 MiB. Larger requests are rounded up to whole
+    /// granules.
     const SEGMENT: u64 = 20 << 20;
     const GRANULE: u64 = 2 << 20;
     size.max(SEGMENT).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
@@ -378,7 +379,8 @@ mod tests {
             (0..10).for_each(|_| pickle.extend([b'h', id]));
             pickle.extend(b"l\x94");
         }
-        // All eight lists are still on the stack. The opcodes drop them and take the last one back.
+        // All eight lists are still on the stack. The opcodes drop the lists and push the last one again, from the
+        // memo.
         pickle.extend(b"00000000h\x07u.");
         let error = read_snapshot(&pickle).unwrap_err();
         assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");

@@ -25,7 +25,7 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Resu
     Ok(raw)
 }
 
-/// Converts the memory part of a pickle.
+/// Converts the keys of a pickle that describe memory: `segments`, `device_traces` and `allocator_settings`.
 pub(super) fn of_pickle(file: &str, pickle: &Pickle<'_>, memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
     let root = pickle.root();
     let top = |key| {
@@ -165,7 +165,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// Converts a value to JSON. `left` limits the number of values made, since shared values multiply.
+/// Converts a value to JSON. `left` limits the number of values made, since a shared value is made again at each use.
 fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> Result<Value, TraceError> {
     let text = pickle.text(item).unwrap_or_default();
     let depth = depth.checked_sub(1).filter(|_| spend(left, text)).ok_or_else(|| TraceError::TooLarge {

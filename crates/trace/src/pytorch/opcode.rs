@@ -46,7 +46,7 @@ pub(super) const MEMOIZE: u8 = 0x94;
 pub(super) const FRAME: u8 = 0x95;
 pub(super) const BYTEARRAY8: u8 = 0x96;
 
-/// Returns the name of an opcode that makes objects, calls functions, or takes values from elsewhere.
+/// Returns the name of an opcode that makes objects, calls functions, or takes values from outside of the pickle.
 pub(super) const fn more_than_data(opcode: u8) -> Option<&'static str> {
     Some(match opcode {
         b'c' => "GLOBAL",

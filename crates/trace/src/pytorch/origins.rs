@@ -1,6 +1,7 @@
 //! The stacks of a snapshot's requests: the lines of the program that requested each block, and the refusals.
 //!
-//! Owns: the stacks of entries and of blocks (`frames`), each different stack once. Only pickles have stacks.
+//! Owns: reading the stacks of history entries and of blocks (their key `frames`). Each different stack is kept once.
+//! Only pickles have stacks.
 
 use super::assemble::assemble;
 use super::dicts::of_pickle;
@@ -115,7 +116,7 @@ fn whole_pickle(file: &str, reader: impl BufRead) -> Result<Option<(Vec<u8>, Mem
 }
 
 fn unpacked_pickle(file: &str, opened: Opened<impl BufRead>) -> Result<Option<(Vec<u8>, Memory)>, TraceError> {
-    // Traces of other formats may be larger than the limit for a whole read.
+    // Only pickles are read whole. Traces of other formats may be larger than the limit for this.
     let is_pickle = opened.head.first() == Some(&PICKLE_MAGIC);
     is_pickle.then(|| read_to_limit(file, opened.content, MAX_WHOLE)).transpose()
 }

@@ -14,8 +14,8 @@ use crate::memory::list_bytes;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::BlockState;
 
-/// The most values of `allocator_settings` that are kept, and the largest depth of its dicts. PyTorch 2.11 has 50
-/// values, keys counted, at depth 2.
+/// The most values of `allocator_settings` that are kept, and the largest depth of its dicts. PyTorch 2.11 writes 50
+/// values, keys included, at depth 2.
 pub(super) const MAX_SETTINGS: usize = 1024;
 pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
 
@@ -107,7 +107,7 @@ fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
 }
 
-/// Takes one value of the settings, and its text, from the remaining limit. Returns `false` if the limit is too small.
+/// Subtracts the cost of one value of the settings, with its text, from `left`. Returns `false` if less is left.
 pub(super) fn spend(left: &mut usize, text: &str) -> bool {
     let cost = (text.len() / TEXT_PER_VALUE).saturating_add(1);
     match left.checked_sub(cost) {

@@ -21,7 +21,7 @@ pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
 }
 
 /// Reads unpacked content. Errors name `file`, and the traces are named `name`. The result takes no more memory than
-/// the account has.
+/// the account allows.
 pub(crate) fn read_snapshot_named(
     file: &str,
     name: &str,

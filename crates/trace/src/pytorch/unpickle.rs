@@ -3,7 +3,7 @@
 //! Owns: the stack, the marks and the memo while a pickle is read (protocols 2 to 5, Python's `pickletools`). Every
 //! opcode makes at most one value, a shared value stays shared, and no function recurses. So time and memory are linear
 //! in the input, even with deep nesting, multiplied references and false lengths. Memory is charged before it is
-//! allocated, since a value of one byte takes many.
+//! allocated, since a value that takes one byte in the file takes many in memory.
 
 use super::opcode;
 use super::pickle::{Item, Pickle};

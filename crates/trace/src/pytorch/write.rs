@@ -124,8 +124,8 @@ pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: imp
     out.flush().map_err(|error| TraceError::io(FILE, error))
 }
 
-/// Writes a snapshot and its history, as [`write_snapshot_json`] does, as a pickle, which PyTorch's script and every
-/// viewer read.
+/// Writes a snapshot and its history, as [`write_snapshot_json`] does, as a pickle, which PyTorch's script
+/// `_memory_viz.py` and every version of the viewer read.
 ///
 /// # Errors
 /// The errors of [`write_snapshot_json`].
@@ -231,8 +231,8 @@ fn entry_out(timed: &TimedEvent) -> EntryOut {
     }
 }
 
-/// Returns the settings in PyTorch's form: the unchanged text, and the values of those keys of the text that have a
-/// field.
+/// Returns the settings in PyTorch's form: the unchanged text, and the options of the text that have fields of their
+/// own.
 fn settings_out(conf: &str, flight_recorder: Option<FlightOut>) -> SettingsOut<'_> {
     const MIB: i64 = 1 << 20;
     let value = |key: &str| {

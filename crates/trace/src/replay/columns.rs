@@ -116,7 +116,7 @@ fn by_call(pass: &PassReport, figure: fn(CallStat) -> Value) -> Value {
     figures.into()
 }
 
-/// Returns the division of memory at the peak, and the event of the peak.
+/// Returns the memory by its use at the peak, and the event of the peak.
 fn fragmentation(pass: &PassReport) -> Value {
     let mut memory = fragmentation_json(&pass.fragmentation);
     if let Value::Object(figures) = &mut memory {
@@ -134,7 +134,8 @@ mod tests {
     use seamalloc::driver::StreamId;
     use seamalloc::driver::sim::SimConfig;
 
-    /// The only figure that differs from run to run appears in lines of JSON alone, so that two tables can be compared.
+    /// The only figure that differs from run to run appears only in lines of JSON, so that the tables of two runs can
+    /// be compared.
     #[test]
     fn the_time_of_an_operation_is_in_json_alone() {
         let events = vec![TraceEvent::Alloc { size: 1, stream: 0 }];

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 /// A device, and the streams on it.
 pub(super) enum ReplayDevice {
-    /// A simulated GPU. The streams have the trace's own handles if there are few streams. The clock is that of the
-    /// replay, and a free completes when the trace says so.
+    /// A simulated GPU. The streams have the trace's own handles if there are few streams. The clock advances with the
+    /// events of the trace, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// Host memory. The rules are those of the simulated GPU, with the machine's clock.
+    /// Host memory. Handles and frees follow the rules of the simulated GPU; the clock is the machine's.
     Host(Arc<HostDriver>),
     /// A real GPU. New streams stand for the streams of the trace. New streams run no work, so a free completes when
     /// the GPU reaches it.
@@ -34,7 +34,7 @@ pub(super) struct CudaReplayDevice {
     driver: Arc<CudaDriver>,
     /// One new stream for each stream of the trace. The default stream stands for itself.
     streams: Vec<StreamId>,
-    /// The stream whose use of a block makes its free complete later than it was requested.
+    /// The stream that uses a block if the block's free completes later than it was requested.
     pub(super) side_stream: StreamId,
 }
 
@@ -110,7 +110,8 @@ impl ReplayDevice {
         }
     }
 
-    /// Returns the number of waits whose event was already complete; 0 on a real device, where the number is not known.
+    /// Returns the number of GPU-side waits whose event was already complete; 0 on a real device, where the number is
+    /// unknown.
     pub(super) fn idle_waits(&self) -> u64 {
         match self {
             Self::Sim(sim) => sim.idle_waits(),

@@ -1,4 +1,5 @@
-//! The moment of a pass at which the most memory is held, and the division of memory at that moment.
+//! The moment of a pass at which the most memory is held, and the memory by its use at that moment (a
+//! [`Fragmentation`]).
 //!
 //! Owns: the choice of the events at which measurements are taken. A measurement walks over the free ranges. A
 //! measurement is taken before a free, while the most memory is still held. The next measurement comes only after as
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 /// Searches for the moment in a pass.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
-    /// The driver's time at the last free. As long as this time does not change, no memory was reserved.
+    /// The time spent in driver calls up to the last free. As long as this time does not change, no memory was
+    /// reserved.
     busy_ns: u64,
     /// The most bytes held in the pass so far.
     reserved: u64,
@@ -22,8 +24,8 @@ pub(super) struct Peak {
     look_from: usize,
     /// The first event at which the next measurement may be taken.
     not_before: usize,
-    /// The event after which the most bytes are live. This event is the moment of passes in which no memory is
-    /// reserved.
+    /// The event after which the most bytes are live. In a pass in which no memory is reserved, the measurement is made
+    /// at this event.
     fullest: Option<usize>,
     found: Option<(usize, Fragmentation)>,
     spent: Duration,
@@ -65,7 +67,7 @@ impl Peak {
         self.spent
     }
 
-    /// Ends the pass. Returns the event at which the most memory was held, and the division of memory at that event.
+    /// Ends the pass. Returns the event at which the most memory was held, and the memory by its use at that event.
     pub(super) fn end(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) -> (usize, Fragmentation) {
         self.not_before = 0;
         self.consider(allocator, busy_ns, event);

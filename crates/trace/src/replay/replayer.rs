@@ -1,6 +1,6 @@
 //! The replay of one trace through one allocator.
 //!
-//! Owns: the order of a replay, and its clock.
+//! Owns: the order of the calls in a replay, and the advance of its clock.
 
 use super::device::{Held, ReplayDevice};
 use super::peak::Peak;
@@ -22,7 +22,7 @@ const PROGRESS_EVERY: usize = 1 << 14;
 /// A replay of one trace through one allocator.
 pub struct Replayer<'t> {
     trace: &'t Trace,
-    // The allocator, which is dropped before the streams that it knows.
+    // Before `device` in this struct, so that the allocator is dropped before the streams that it knows.
     allocator: Allocator,
     device: ReplayDevice,
     /// The device's streams for the trace's streams.
@@ -31,15 +31,15 @@ pub struct Replayer<'t> {
     addresses: Vec<u64>,
     peak_live: u64,
     peak: Peak,
-    /// Whether the simulated clock matters. The clock matters if frees complete later, if several streams run behind
-    /// the CPU, or if the driver's pool reuses memory that the GPU has passed.
+    /// Whether the simulated clock matters. The clock matters if frees complete later than they are requested, if
+    /// several streams run behind the CPU, or if the driver's pool reuses memory that the GPU has passed.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: BTreeMap<u32, (StreamId, Held)>,
     holding_streams: HoldingStreams,
 }
 
-/// The progress of a pass.
+/// The events of a pass that were carried out.
 struct Run {
     /// The event at which the pass ended: the trace's end, or the request for which memory ran out.
     event: usize,
@@ -190,7 +190,7 @@ impl<'t> Replayer<'t> {
             return Err(self.bad_trace(event, "it frees a block that is not live"));
         }
         if !at_once {
-            // Work on a stream of its own keeps the block in use until its free completes in the trace.
+            // Work on a separate stream keeps the block in use until the block's free completes in the trace.
             let stream = self.hold(block).map_err(|error| self.failed(event, error.into()))?;
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
@@ -198,7 +198,8 @@ impl<'t> Replayer<'t> {
         Ok(address)
     }
 
-    /// Returns a stream that uses the block until its free completes in the trace, as far as the device allows.
+    /// Returns a stream that uses the block until the block's free completes in the trace; on a real GPU, until the GPU
+    /// reaches the free.
     fn hold(&mut self, block: u32) -> DriverResult<StreamId> {
         if let ReplayDevice::Cuda(device) = &self.device {
             return Ok(device.side_stream);

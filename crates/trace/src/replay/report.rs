@@ -25,7 +25,7 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Makes options of one pass on a device, with the GPU keeping up.
+    /// Makes options of one pass on a device, with a GPU that keeps up with the CPU (`lag` 0).
     #[must_use]
     pub fn new(config: Config, device: SimConfig) -> Self {
         Self { config, device, lag: 0, passes: 1 }
@@ -111,8 +111,8 @@ pub struct PassReport {
     pub peak_spilled: u64,
     /// The sum of the bytes that were spilled in the pass.
     pub spilled_bytes: u64,
-    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in
-    /// operations.
+    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device the time of these
+    /// waits is counted in operations.
     pub pending_waits: PendingWaits,
     /// The number of mappings at the end of the pass.
     pub mappings: u64,
@@ -128,9 +128,8 @@ pub struct PassReport {
     pub waits: Waits,
     /// The number of times that the CPU waited for the GPU: synchronizations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// The division of memory while the most memory was held. The measurement is made shortly after that amount was
-    /// reached, if possible before the next free. In a pass in which no memory was reserved, the measurement is made at
-    /// the most live bytes.
+    /// The memory by its use, measured shortly after the most memory was held, if possible before the next free. In a
+    /// pass in which no memory was reserved, the measurement is made at the event with the most live bytes.
     pub fragmentation: Fragmentation,
     /// The event at which `fragmentation` was measured.
     pub peak_event: usize,

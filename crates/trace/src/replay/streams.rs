@@ -28,7 +28,7 @@ pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
 
 /// Streams outside of the trace, which hold freed blocks back.
 pub(super) struct HoldingStreams {
-    /// Handles of the trace's streams that are not below [`HOLDING`].
+    /// Handles of the trace's streams that are equal to [`HOLDING`] or larger.
     taken: BTreeSet<StreamId>,
     idle: Vec<StreamId>,
     /// The handle that is tried for the next stream.

@@ -11,7 +11,7 @@ pub struct Step<'a> {
     pub what: TraceEvent,
     /// The address of the block that was allocated or freed; 0 for a completed free.
     pub address: u64,
-    /// The allocator, after the event. A watcher must not make calls that change it.
+    /// The allocator, after the event. A watcher must not make calls that change the allocator.
     pub allocator: &'a Allocator,
 }
 

@@ -40,7 +40,7 @@ struct Node {
     begin: u64,
     end: u64,
     part: Part,
-    /// The time in nanoseconds for which only a wait of the allocator held the node back.
+    /// The time in nanoseconds by which nothing but a wait of the allocator delayed the node's beginning.
     held: u64,
 }
 
@@ -196,7 +196,8 @@ impl Clock {
         self.streams.insert(stream, Stream { free: done, held_until: self.start });
     }
 
-    /// Returns the moment at which a stream has done its work so far; at the earliest the thread's present moment.
+    /// Returns the moment at which a stream has done all work given to it, or the thread's present moment if that is
+    /// later.
     fn record(&mut self, thread: usize, stream: StreamId) -> Moment {
         let of = self.stream(stream);
         let free = of.free.or_later(self.now(thread));
@@ -281,7 +282,8 @@ impl Clock {
 
     /// Returns the moment when all streams have done all work given to them.
     pub(super) fn all_done(&self) -> Moment {
-        // The order of streams is not fixed. If two streams end at the same time, the one with the older node counts.
+        // The map has no fixed order. If two streams end at the same time, the one with the older node is taken, so
+        // that each run gives the same result.
         let earlier = |a: Moment, b: Moment| if (b.at, a.node) > (a.at, b.node) { b } else { a };
         self.streams.values().map(|of| of.free.or_later(of.held_until)).fold(self.start, earlier)
     }

@@ -1,5 +1,5 @@
-//! Timelines: the work that a program's threads gave its streams, with times, and the times of the program's steps with
-//! another allocator.
+//! Timelines: the work that a program's threads gave to its streams, with times. A replay computes how long the
+//! program's steps take with another allocator.
 //!
 //! ```text
 //! recording                        a Timeline in memory

@@ -76,11 +76,12 @@ pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timel
 #[derive(Clone, Copy)]
 struct Live {
     block: u32,
-    /// The thread and the line that named the block last; `None` for a block that is live at the beginning.
+    /// The last line that named the block, after the thread of this line; `None` for a block that is live at the
+    /// beginning.
     last: Option<(u32, u32)>,
 }
 
-/// An event, and the thread and the line that recorded it last.
+/// An event, the thread that recorded it last, and the line of this thread that did so.
 #[derive(Clone, Copy)]
 struct Recorded {
     event: u32,
@@ -279,7 +280,8 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
-    /// Reads a live block that a thread names. Returns the block, and the line of another thread that must end first.
+    /// Reads a live block that a thread names. Returns the block, and the line of another thread that must end before
+    /// this line.
     fn block(&mut self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "a block")?;
         let line = self.next_line()?;
@@ -304,7 +306,8 @@ impl<'a> Reader<'a> {
         Ok(event)
     }
 
-    /// Reads an event that was recorded. Returns the event, and the line of another thread that must end first.
+    /// Reads an event that was recorded. Returns the event, and the line of another thread that must end before this
+    /// line.
     fn event(&self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "an event")?;
         match self.events.get(&id) {

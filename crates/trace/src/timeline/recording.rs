@@ -15,7 +15,8 @@ pub struct Timeline {
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// The recorded time of each step (key `steps_ns`); may be empty.
     pub recorded_ns: Vec<u64>,
-    /// The time between two pieces of work of a stream that has more work (key `gap_ns`).
+    /// The pause between two pieces of work of a stream if the second one is launched before the first one ends (key
+    /// `gap_ns`).
     pub gap_ns: u64,
     /// The time from the end of a launch call to the begin of its work on an idle stream (key `latency_ns`).
     pub latency_ns: u64,
@@ -51,7 +52,7 @@ pub struct Line {
     pub gap_ns: u64,
     /// The time of the call without waiting. 0 for allocations and frees, whose time is that of the allocator.
     pub call_ns: u64,
-    /// The line of another thread that must end first, if any.
+    /// The line of another thread that must end before this call begins, if any.
     pub needs: Option<u32>,
     /// The call.
     pub what: What,

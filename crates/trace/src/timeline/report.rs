@@ -10,8 +10,8 @@ use seamalloc::driver::CallStats;
 
 type Figure = Column<TimelineReport>;
 
-/// The parts of a step's time along its critical path, by the kind of item that the step waited for last at each
-/// moment. The first four parts sum to the step's length.
+/// The time of a step along its critical path, by the kind of item that the path goes through. The first four values
+/// sum to the step's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The time in work of streams.
@@ -40,7 +40,7 @@ pub struct StepReport {
 pub struct TimelineReport {
     /// The timeline's name.
     pub timeline: String,
-    /// The allocator, in the form in which it was given.
+    /// The allocator's name, as the caller gave it.
     pub policy: String,
     /// The device's name.
     pub device: String,
@@ -50,7 +50,7 @@ pub struct TimelineReport {
     pub steps: Vec<StepReport>,
     /// The lengths of the steps in the recording; empty if they are not known.
     pub recorded_ns: Vec<u64>,
-    /// The mean time of a step without any allocator, in nanoseconds.
+    /// The mean time of a step in a replay without an allocator, in nanoseconds.
     pub bare_ns: u64,
     /// The most bytes of device memory that were held; 0 without an allocator.
     pub peak_reserved: u64,
@@ -88,8 +88,8 @@ impl TimelineReport {
         of as f64 / whole.max(1) as f64
     }
 
-    /// Returns the length of the steps divided by their length without any allocator. 1 means that they are equally
-    /// long.
+    /// Returns the length of the steps divided by their length in a replay without an allocator. 1 means that the steps
+    /// are equally long.
     #[must_use]
     pub fn beside_bare(&self) -> f64 {
         self.step_ns() as f64 / self.bare_ns.max(1) as f64

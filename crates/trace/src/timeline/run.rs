@@ -23,7 +23,7 @@ const PROGRESS_EVERY: usize = 1 << 12;
 pub struct Policy {
     /// The allocator's name for output.
     pub name: String,
-    /// The allocator's options; `None` for no allocator, so that memory takes no time.
+    /// The allocator's options; `None` for a replay without an allocator, in which requests and frees take no time.
     pub config: Option<Config>,
 }
 
@@ -101,8 +101,8 @@ impl Order {
         Self { next: vec![0; lines.len()], lines, over: vec![None; timeline.lines.len()] }
     }
 
-    /// Takes the line that begins first among the lines that can begin, with the moment for which it must wait. Returns
-    /// `None` if no line can begin.
+    /// Takes the line that begins first among the lines that can begin, with the moment until which it must wait.
+    /// Returns `None` if no line can begin.
     fn take(&mut self, timeline: &Timeline, clock: &Clock) -> Option<(u32, Line, Option<Moment>)> {
         let mut first: Option<(u64, u32, Line, Option<Moment>)> = None;
         for (thread, (lines, next)) in self.lines.iter().zip(&self.next).enumerate() {
@@ -301,7 +301,7 @@ impl<'t> Run<'t> {
     ) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         let stream = self.stream(stream);
         let address = match self.locked(thread, |memory| memory.allocator.allocate(size, stream)) {
-            // Without an allocator, any address serves.
+            // Without an allocator, any address but 0 will do.
             None => 1,
             Some(Ok(address)) => address,
             Some(Err(Error::OutOfMemory(report))) => return Ok(Some((line as usize, report))),

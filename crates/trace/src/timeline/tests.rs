@@ -69,8 +69,8 @@ fn threads_run_side_by_side_and_wait_for_each_other() {
     assert_eq!(bare("p,1,0,0\ne,1,100,0,0,7\ns,2,3,9,e,7\nj,1,0,2\nq,1,0,0"), 109);
 }
 
-/// Returns a timeline in which one stream frees memory while its work goes on, and another stream gets the memory. 100
-/// ms of work delay the other stream by 10 ms.
+/// Returns a timeline in which one stream frees memory while its work goes on, and another stream gets the memory. If
+/// 100 ms of work precede the free, a wait for this work makes the step 10 ms longer.
 fn handed_on(work_before: u64) -> String {
     let ms = 1_000_000;
     format!(
@@ -101,13 +101,13 @@ fn a_wait_costs_its_length_or_nothing() {
     }
 }
 
-/// A step that allocates again in each pass, since a pass gives back all of its memory.
+/// A request for 1 GiB. A pass frees its blocks at its end, so each pass makes the request anew.
 const GROWS: &str = "a,1,0,1,1073741824,0";
 
 #[test]
 fn driver_calls_cost_their_time_where_the_cpu_decides() {
     let device = Profile::H200;
-    // Requests of 20 MiB and more are allocated in their own size, and no memory was reserved before.
+    // A request of 20 MiB or more gets a segment of its own size, and no memory was reserved before.
     let malloc = device.cost(Call::Malloc, 1 << 30);
     let bound_by_cpu = read(&format!("p,1,0,0\nk,1,1000,0,0,10\n{GROWS}\nk,1,0,0,0,10\ns,1,0,0,d\nq,1,0,0"));
     let report = passes(&bound_by_cpu, Some("strategy:caching"), 2);

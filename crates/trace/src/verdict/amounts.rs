@@ -6,7 +6,7 @@ use seamalloc::units::format_bytes;
 const UNIT: u64 = 1024;
 /// The power of the unit that is TiB, the largest unit.
 const TIB: u32 = 4;
-/// The parts of a unit that are shown, which are two digits.
+/// The number of parts of a unit: amounts are shown in hundredths of a unit.
 const SHOWN: u128 = 100;
 
 /// Returns an amount that is needed, rounded up to the shown digits, so that the stated amount is enough.

@@ -70,7 +70,7 @@ pub struct Shortage {
     /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
     pub runs_on_device: bool,
     /// The allocator that needs the smallest reduction of the batch. If an allocator runs the job on the whole device,
-    /// the value is the allocator to take there.
+    /// the value is the allocator that is recommended for it.
     pub choice: Choice,
     /// The bytes that native, expandable segments and `stitch` hold on the device if one of them runs the job there,
     /// else with plenty of memory.
@@ -79,8 +79,8 @@ pub struct Shortage {
     pub needs: u64,
     /// Options with which seamalloc nevertheless runs the job.
     pub remedy: Option<String>,
-    /// The percentage by which all memory that is not persistent must shrink for `choice` to run the job; `None` if
-    /// none of it fits.
+    /// The percentage by which all memory that is not persistent must shrink for `choice` to run the job; `None` if not
+    /// even a hundredth of it fits, or if no search was needed.
     pub smaller: Option<u64>,
     /// Options with which seamalloc runs the job by spilling.
     pub spill: Option<String>,
@@ -136,7 +136,7 @@ impl Choice {
     pub(super) const ALL: [Self; 3] = [Self::Native, Self::Expandable, Self::Seamalloc];
 }
 
-/// The verdict on a job, which is the first matching one of the five questions of `docs/why.md`. Sizes are bytes.
+/// The verdict on a job: the first of the five questions of `docs/why.md` whose answer is yes. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Question 1: live memory exceeds the device's memory, or is so close to it that no allocator runs the job.
@@ -161,12 +161,13 @@ pub enum Verdict {
         /// Whether the device is known, and `allocator` leaves room on it.
         has_room: bool,
     },
-    /// Question 4: memory that streams keep apart makes up the difference.
+    /// Question 4: at least half of the memory that PyTorch's allocator holds too much is memory that streams keep from
+    /// one another.
     Streams {
         /// The bytes that are kept apart.
         apart: u64,
-        /// Whether seamalloc saves this memory. Memory that is freed and still in use serves no request under any
-        /// allocator.
+        /// Whether seamalloc saves this memory. Memory that other streams still use after its free serves no request
+        /// under any allocator.
         is_saved: bool,
     },
     /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less memory, or does not

@@ -1,4 +1,4 @@
-//! The division of memory while a job is replayed.
+//! The memory that an allocator holds and does not use while a job is replayed.
 //!
 //! Owns: the choice of the moments at which memory is measured, and the resulting need of an allocator.
 
@@ -9,11 +9,10 @@ use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
 use seamalloc::{Allocator, Fragmentation};
 
-/// The growth of the reserved bytes since the last measurement, as a part (1/n), after which the division of memory is
-/// measured again.
+/// Memory is measured again once the reserved bytes have grown by this part (1/n) since the last measurement.
 const LOOK_PART: u64 = 100;
 
-/// The division of memory shortly before the most was held.
+/// The last measurement of memory: the memory by its use when nearly the most was held.
 #[derive(Default)]
 pub(crate) struct Look {
     reserved: u64,

@@ -1,7 +1,8 @@
 //! The figures of a trace for a verdict: the job through each allocator, including the request that was refused when it
 //! was recorded.
 //!
-//! Owns: the choice of the replays for the verdict. `look.rs` chooses the moment of a replay.
+//! Owns: the choice of the replays for the verdict. `look.rs` chooses the moment of a replay at which memory is
+//! measured.
 
 use super::figures::{Figures, Holder, Judgement, OWNERS};
 use crate::owners::owners;
@@ -14,9 +15,9 @@ use crate::trace::Trace;
 use crate::whatif::{DeviceFrom, Recorded, Replays};
 use serde_json::Value;
 
-/// Returns the verdict on a job on the device of `options`. `device_from` says how the device is known. `origins` are
-/// the stacks of the job's requests, if the recording has them. Files whose paths contain one of `libraries` are not
-/// the user's.
+/// Returns the verdict on a job on the device of `options`. `device_from` is the source of the device's capacity.
+/// `origins` are the stacks of the job's requests, if the recording has them. Files whose paths contain one of
+/// `libraries` are not the user's.
 ///
 /// # Errors
 /// The errors of [`replay`](crate::replay::replay).
@@ -31,7 +32,7 @@ pub fn judged(
 }
 
 impl Replays<'_> {
-    /// Returns the verdict on the job, as [`judged`] does, from replays that are made once.
+    /// Returns the verdict on the job, as [`judged`] does. Replays that were made already are not repeated.
     ///
     /// # Errors
     /// The errors of [`replay`](crate::replay::replay).
@@ -46,7 +47,8 @@ impl Replays<'_> {
     fn figures(&mut self, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
         let trace = self.trace();
         let recorded = Recorded::of(trace);
-        // The memory that was held and free at the refusal is the most that PyTorch could have of the device.
+        // At a refusal by a limit the capacity is the memory that PyTorch held. The device has at least this memory and
+        // the memory that was free.
         let device = match (self.device_from(), recorded.free_beyond_limit) {
             (DeviceFrom::Refusal, Some(free)) => self.capacity().map(|held| held.saturating_add(free)),
             _ => self.capacity(),
@@ -57,7 +59,7 @@ impl Replays<'_> {
             Some(room) => self.on(room).three()?,
             None => self.three()?,
         };
-        // A refused request counts only if it is a part of the most live bytes.
+        // A refused request counts only if it is made at the peak of the live bytes.
         let refused = RefusedRequest::of(trace).filter(|refused| refused.event == fullest(&self.job().events));
         let persistent = Some(persistent(self.job())).filter(|bytes| *bytes > 0);
         let [native, expandable, stitch] = of_room;
@@ -85,9 +87,9 @@ impl Replays<'_> {
     }
 }
 
-/// Returns the figures of a job on the device of `options`. `device_from` says how the device is known. `owners` are
-/// the lines of the program with the most bytes at the peak. The job is replayed with three strategies, and many more
-/// times if none of them runs it.
+/// Returns the figures of a job on the device of `options`. `device_from` is the source of the device's capacity.
+/// `owners` are the lines of the program with the most bytes at the peak. The job is replayed with three strategies,
+/// and many more times if none of them runs it.
 ///
 /// # Errors
 /// The errors of [`replay`](crate::replay::replay).

@@ -6,8 +6,8 @@
 use super::figures::{CONTEXT_BYTES, Choice, Figures, Need, Shortage, Verdict};
 use std::cmp::Ordering;
 
-/// The free part of the device in percent below which a job is near its limit. The refusals of a running program use
-/// the same part.
+/// The free part of the device in percent below which a job is near its limit. The report on a refused request in a
+/// running program uses the same part.
 pub use seamalloc::out_of_memory::NEAR_PERCENT;
 
 /// The difference below which no action is advised, in percent of the memory held. A replay agrees with PyTorch's held
@@ -15,7 +15,8 @@ pub use seamalloc::out_of_memory::NEAR_PERCENT;
 pub const FEW_PERCENT: u64 = 3;
 /// The difference in bytes below which no action is advised. A CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
-/// Streams are the reason if they keep apart at least this part (1/n) of the difference.
+/// Streams are the reason if they keep from one another at least this part (1/n) of the bytes that PyTorch's allocator
+/// holds beyond the need.
 pub const APART_PART: u64 = 2;
 /// seamalloc's waits are few if another allocator waits at least this many times as often.
 pub const FEWER_PART: u64 = 10;
@@ -54,8 +55,8 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds beyond seamalloc's need or, if that
-///    is too little to matter, beyond live memory.
+/// 4. Streams keep from one another at least half of the memory that PyTorch's allocator holds beyond seamalloc's need
+///    or, if that is too little to matter, beyond live memory.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
     let (choice, live) = (figures.recommended()?, Some(figures.live));
@@ -64,7 +65,7 @@ fn streams(figures: &Figures) -> Option<Verdict> {
             let saved = saving(reserved, figures.stitch.reserved);
             (figures.need(best), saved.or_else(|| saving(reserved, live))?)
         }
-        // Neither of PyTorch's allocators runs the job, so the refusal gives the figures.
+        // Neither of PyTorch's allocators runs the job, so the figures are those at the refusal in the replay.
         (Choice::Seamalloc, None) => (&figures.expandable, figures.expandable.idle),
         _ => (figures.need(choice), saving(figures.need(choice).reserved?, live)?),
     };
@@ -72,7 +73,7 @@ fn streams(figures: &Figures) -> Option<Verdict> {
     is_most(apart, of).then_some(Verdict::Streams { apart, is_saved })
 }
 
-/// 5. seamalloc is the recommended allocator, or runs the job with options that the others do not have.
+/// 5. seamalloc is the recommended allocator, or runs the job with options that PyTorch's allocators do not have.
 fn seamalloc_helps(figures: &Figures) -> Option<Verdict> {
     let own = match figures.recommended() {
         Some(Choice::Seamalloc) => figures.stitch,
@@ -127,9 +128,9 @@ impl Figures {
         }
     }
 
-    /// Returns the recommended allocator. The first allocator by effort is recommended that leaves room on the device,
-    /// or that no later allocator beats. On a smaller device the recommended allocator never takes less effort. `None`
-    /// if none of the three runs the job.
+    /// Returns the recommended allocator: the first one by effort that runs the job, and that leaves room on the device
+    /// or is beaten by none of more effort. On a smaller device the recommended allocator never takes less effort.
+    /// `None` if none of the three runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();
@@ -148,8 +149,9 @@ impl Figures {
         need.waits == 0 && left.zip(self.capacity).is_some_and(|(left, capacity)| left >= near(capacity))
     }
 
-    /// Returns whether `other` runs the job better: with fewer waits for memory, or with no more waits and notably less
-    /// memory held. Fewer waits of seamalloc count if they are at most 1/[`FEWER_PART`] of the other's.
+    /// Returns whether `other` runs the job better than `choice`: with fewer waits for memory, or with no more waits
+    /// and notably less memory held. If `other` is seamalloc, its waits count as fewer only if they are at most
+    /// 1/[`FEWER_PART`] of those of `choice`.
     fn beats(&self, other: Choice, choice: Choice) -> bool {
         let (other, need, is_ours) = (self.need(other), self.need(choice), other == Choice::Seamalloc);
         let (Some(own), Some(reserved)) = (other.reserved, need.reserved) else { return other.reserved.is_some() };
@@ -161,8 +163,8 @@ impl Figures {
     }
 
     /// Returns the allocator of PyTorch with which seamalloc is compared, and the bytes that this allocator holds. Of
-    /// the allocators that hold more than seamalloc, returns the allocator that holds least. If none holds more,
-    /// returns the allocator that holds less, or waits less.
+    /// PyTorch's allocators that hold more than seamalloc, this is the one that holds least. If neither holds more,
+    /// this is the one that holds less or, if both hold the same, waits less.
     pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
         let own = self.stitch.reserved.unwrap_or(0);
         let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));

@@ -1,5 +1,5 @@
-//! The figures of a job that neither PyTorch's allocators nor `stitch` run: its need, and the options with which it
-//! nevertheless runs.
+//! The figures of a job that neither PyTorch's allocators nor `stitch` run: the memory that it needs, and the options
+//! with which it nevertheless runs.
 //!
 //! Owns: the searches, and the list of seamalloc's options that are tried.
 
@@ -18,7 +18,7 @@ const SAME_PERCENT: u64 = 2;
 const MOST_SPILLED: u64 = 4;
 
 impl Choice {
-    /// Returns the strategy with the same algorithm.
+    /// Returns seamalloc's strategy with the algorithm of this allocator.
     const fn strategy(self) -> StrategyKind {
         match self {
             Self::Native => StrategyKind::Caching,
@@ -47,7 +47,8 @@ impl Replays<'_> {
             memory_fraction: all.memory_fraction,
             ..Config::default()
         };
-        // Options of native alone, and of PyTorch's allocators alone, keep their defaults in the other configurations.
+        // Options that only native has, or only PyTorch's two allocators, keep their defaults for the allocators
+        // without them.
         let Config { garbage_collection_threshold, max_split_size, max_non_split_rounding, .. } = Config::default();
         let expandable = Config { garbage_collection_threshold, ..native.clone() };
         let seamalloc = Config {
@@ -69,7 +70,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // A table of the strategies on the same device shows these figures too.
+                // If a table of the strategies is printed for the same device, it shows the figures of these replays.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }
@@ -110,8 +111,8 @@ impl Replays<'_> {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // If the search finds that less than `capacity` happens to suffice, the value is one step above `capacity`,
-            // with which the job does not run.
+            // The job does not run with `capacity` bytes. If the search finds a smaller capacity with which it happens
+            // to run, the value is one step above `capacity`.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,

@@ -95,8 +95,8 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(11_000, [Some(10_900), None, None])), enough(Native, false));
 }
 
-/// A smaller device takes at least as much effort. No allocator is recommended on a device if one of less effort is not
-/// recommended on a larger one.
+/// The allocator that is recommended on a device takes at least as much effort as the one recommended on any larger
+/// device.
 #[test]
 fn a_smaller_device_never_takes_less_effort() {
     let sizes = [10_050, 10_300, 10_600, 11_500, 14_000];
@@ -135,7 +135,7 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
 }
 
 /// Native holds less and waits; expandable segments hold more and do not wait. An allocator that holds less than
-/// seamalloc is not compared.
+/// seamalloc is not compared with seamalloc.
 #[test]
 fn what_is_saved_is_saved_over_the_one_that_holds_less() {
     let mut figures = job(11_000, [10_800, 10_900, 10_100]);
@@ -168,7 +168,7 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: false });
     figures.capacity = Some(20 * GIB);
     assert_eq!(judge(&figures), enough(Choice::Native, true));
-    // Neither of PyTorch's allocators runs the job, so the refusal gives the figures.
+    // Neither of PyTorch's allocators runs the job, so the figures are those at the refusal in the replay.
     let mut figures = job(10_500, [None, None, Some(10_300)]);
     (figures.expandable.idle, figures.expandable.elsewhere) = (400 * MIB, 300 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 300 * MIB, is_saved: true });
@@ -313,7 +313,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
         "Run it with seamalloc: \
          SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait,split:last_resort python -m seamalloc run train.py."
     );
-    // An option that runs the job replaces the option that does not.
+    // An option with which the job runs replaces the option with which it does not.
     let options = Options { seamalloc: "split:off,sharing:wait".into(), ..Options::default() };
     assert_eq!(
         step(Figures { options, ..splits }),

@@ -1,7 +1,7 @@
 //! The sentences of a verdict: a headline, the reasons with figures, and one next step.
 //!
-//! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same words for the same
-//! causes.
+//! Owns: the words. The report on a refused request in a running program (`seamalloc::out_of_memory`) uses the same
+//! words for the same causes.
 
 use super::amounts::{needed, spare};
 use super::figures::{
@@ -302,7 +302,7 @@ fn owners(figures: &Figures) -> Option<String> {
     (!named.is_empty()).then(|| format!("The largest owners: {}.", named.join(", ")))
 }
 
-/// Returns the words for the memory that streams keep apart, by its kind.
+/// Returns the words for the memory that streams keep from one another: free on other streams, or still used by them.
 fn kept_apart(need: &Need) -> String {
     let elsewhere = format!("{} free on other streams", bytes(need.elsewhere));
     let pending = format!("{} freed but still used by other streams (record_stream)", bytes(need.pending));
@@ -395,7 +395,8 @@ fn less(figures: &Figures, by: u64) -> String {
     format!("{first}; or recompute or offload activations{}.", spill.unwrap_or_default())
 }
 
-/// Returns the part of a step that names the sufficient allocator; empty for the allocator that the job has.
+/// Returns the part of the next step that names the allocator to use; empty if the job was recorded with this
+/// allocator, or if it is native.
 fn with(figures: &Figures, choice: Choice) -> String {
     match choice {
         Choice::Native => String::new(),
@@ -472,7 +473,8 @@ impl Figures {
         self.by_effort().iter().all(|other| saving(held, self.need(*other).reserved).is_none())
     }
 
-    /// Returns whether others hold no more of the device than libraries and a CUDA context do, whose memory stays.
+    /// Returns whether others hold no more of the device than libraries and a CUDA context do. Their memory never
+    /// becomes free.
     pub(super) fn is_little_elsewhere(&self) -> bool {
         self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
     }

@@ -7,8 +7,9 @@ use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 
 /// The key of a trace's description under which recording programs note the device's memory in bytes.
 const TOTAL: &str = "total_memory";
-/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out. Only
-/// snapshots in which memory ran out have this key.
+/// The key with the sum of the bytes that the recorded allocator held and the bytes that the device had free when
+/// memory ran out. If a limit refused the request, only the held bytes count. Only snapshots in which memory ran out
+/// have this key.
 const AVAILABLE: &str = "available_memory";
 
 /// The key with the bytes that the device had free when a limit refused a request.
@@ -21,8 +22,8 @@ pub enum DeviceFrom {
     Asked,
     /// The program that recorded the job has noted the device's memory.
     Noted,
-    /// Memory ran out while the job was recorded. The allocator could have had the memory that it held and the memory
-    /// that was free. The memory of the CUDA context and of others is not included.
+    /// Memory ran out while the job was recorded. The device counts as having the memory that the allocator held and
+    /// the memory that was free. The memory of the CUDA context and of others is not included.
     Refusal,
     /// The recording does not contain the device's memory, and an H200 is assumed.
     Unknown,

@@ -96,7 +96,7 @@ impl<'t> Growing<'t> {
                 high = next;
             }
             // Until replays have found a factor that runs and one that does not, the distance to the wanted factor is
-            // unknown, so the steps grow from try to try.
+            // unknown, so each try is further from the previous one.
             let middle = low + (high - low) / 2;
             let exact = (next / EXACT_PART).max(1).saturating_mul(stride);
             next = if runs { middle.min(low + exact) } else { middle.max(high.saturating_sub(exact)) };
@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(found.largest_step, None, "the weights alone are too much");
     }
 
-    /// The job has weights of 100 MiB, a step of 60, and a refused request of 60 more. 100 of the 120 MiB remain for
-    /// both.
+    /// The job has weights of 100 MiB, a step of 60, and a refused request of 60 more. The device leaves 100 MiB for
+    /// these 120 MiB.
     #[test]
     fn a_refused_request_is_a_part_of_the_step() {
         let mut trace = steps(60, false);

@@ -84,7 +84,7 @@ pub struct Baseline {
 }
 
 impl WhatIf {
-    /// Returns the part of the held memory that the job uses, at the peaks; `None` if the job does not run.
+    /// Returns the peak of the live bytes divided by the peak of the reserved bytes; `None` if the job does not run.
     #[must_use]
     pub fn utilization(&self) -> Option<f64> {
         self.peak_reserved.filter(|held| *held > 0).map(|held| self.peak_live as f64 / held as f64)
@@ -164,8 +164,8 @@ pub fn times(factor: f64) -> String {
 }
 
 /// Replays a job with each of these strategies, and repeatedly with larger steps. PyTorch's two allocators are always
-/// replayed on the same device, since a strategy's gain is measured against them. `device_from` says how the capacity
-/// of the options' device is known. [`device_of`] returns the recorded device.
+/// replayed on the same device, since a strategy's gain is measured against them. `device_from` is the source of the
+/// capacity of the options' device. [`device_of`] returns the recorded device.
 ///
 /// Persistent memory ([`persistent`](crate::persistent())), such as weights and optimizer state, keeps its size. All
 /// other memory is assumed to grow with the batch. Activations and temporary buffers do grow. Gradients and the
@@ -194,8 +194,8 @@ pub fn whatif(
     Replays::new(trace, options, device_from).whatif(strategies, true, progress)
 }
 
-/// Replays a job once with each of these strategies and with PyTorch's two. The rules are those of [`whatif`], but no
-/// larger step is sought, which would take two to ten replays for each strategy.
+/// Replays a job once with each of these strategies and with PyTorch's two allocators. The rules are those of
+/// [`whatif`], but no larger step is sought, which would take two to ten replays for each strategy.
 ///
 /// # Errors
 /// The errors of [`replay`](crate::replay::replay).
@@ -210,8 +210,8 @@ pub fn held(
 }
 
 impl Replays<'_> {
-    /// Returns the figures of the job with each of these strategies, as [`whatif`] does; as [`held`] does if no larger
-    /// step is `sought`.
+    /// Returns the figures of the job with each of these strategies: as [`whatif`] does if the largest step is
+    /// `sought`, otherwise as [`held`] does.
     ///
     /// # Errors
     /// The errors of [`replay`](crate::replay::replay).

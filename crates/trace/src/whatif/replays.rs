@@ -37,15 +37,15 @@ pub(crate) struct Replayed {
 }
 
 impl<'t> Replays<'t> {
-    /// Makes the replays of a job on the device of `options`. `device_from` says how the capacity is known. If the
+    /// Makes the replays of a job on the device of `options`. `device_from` is the source of the capacity. If the
     /// recording shows the memory that a CUDA context and libraries held on the recorded device, the same memory is
     /// subtracted from this device. An unknown device is made so large that no strategy runs out of memory.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, device_from: DeviceFrom) -> Self {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
-        // The memory of a CUDA context and libraries stays, so only the rest of the device counts. More memory may be
-        // that of other processes, which may end.
+        // A CUDA context and libraries never give their memory back, so only the rest of the device counts. If others
+        // hold more, these may be other processes, which may end.
         let stays = others.filter(|others| *others < near(device.capacity));
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
         let name = device.to_string();
@@ -83,7 +83,7 @@ impl<'t> Replays<'t> {
         &self.device
     }
 
-    /// Returns how the capacity is known.
+    /// Returns the source of the capacity.
     pub(crate) fn device_from(&self) -> DeviceFrom {
         self.device_from
     }

@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Sawtooth,
     /// Blocks that are replaced one by one by slightly larger ones, as buffers that grow with the longest input so far.
     Creeping,
-    /// Two streams that take turns to allocate blocks of the size that the other has just freed.
+    /// Two streams that take turns to allocate blocks of the size that the other stream has just freed.
     PingPong,
 }
 
@@ -111,7 +111,8 @@ impl Adversary {
         }
         for place in 0..buffers.len() {
             let Some(buffer) = buffers.get_mut(place) else { break };
-            // The new buffer is between 1 and 6 percent larger, so that the hole left behind never fits the next one.
+            // The new buffer is between 1 and 6 percent larger, so that the hole left behind is always too small for
+            // the next buffer.
             let larger = buffer.size() + buffer.size() * dice.between(10, 60) / 1000 + 1;
             if self.room(tape) < larger {
                 break;
@@ -125,9 +126,9 @@ impl Adversary {
     }
 
     fn ping_pong(&self, tape: &mut Tape, dice: &mut Dice, round: u64, survivors: &mut Vec<Block>) {
-        /// The number of blocks that stay of each round.
+        /// The number of blocks of each round that stay live.
         const STAY: usize = 4;
-        /// The most blocks that stay, of all rounds together.
+        /// The most blocks of all rounds together that stay live.
         const HELD: usize = 32;
         tape.on_stream(u32::from(round % 2 == 1));
         let base = dice.between(4, 96) * MIB;
@@ -148,7 +149,7 @@ impl Adversary {
                 passed.push(tape.request_free(block));
             }
         }
-        // The other stream has read all of these blocks before it begins to allocate.
+        // The other stream has read all of these blocks before that stream begins to allocate.
         for pending in passed {
             tape.complete_free(pending);
         }

@@ -61,8 +61,8 @@ impl Cache {
         let hidden = self.requests * shape.hidden * model.dtype_bytes;
         let bytes = self.requests * self.length * self.row;
         for pair in self.blocks.chunks_mut(2) {
-            // The step allocates the layer's state, its normed copy and the new token's query, and then its key and
-            // value.
+            // The step allocates the layer's state, the normed copy of the state and the new token's query, and then
+            // the token's key and value.
             let (state, normed, query) = (tape.alloc(hidden), tape.alloc(hidden * 2), tape.alloc(hidden));
             lengthen(tape, pair, bytes);
             tape.free_all([normed, query, state]);
@@ -187,7 +187,7 @@ impl Decoding {
             if tape.is_full() {
                 break;
             }
-            // A free place is filled at once, and at most two prompts are read between two steps.
+            // Requests join as long as the batch has free places, at most two before each step.
             for _ in 0..2 {
                 if (running.len() as u64) < self.requests {
                     let request = self.arrive(tape, dice, shape, ops);
@@ -241,8 +241,8 @@ mod tests {
             let mut tape = Tape::new(0);
             plan.run(&mut tape, &mut Dice::new(2), 30).unwrap();
             let trace = tape.finish().unwrap();
-            // The vocabulary is so large that no other tensor has a multiple of its size. So there is one size for each
-            // number of requests that ran together.
+            // The vocabulary is so large that no other tensor has a multiple of its size. So the logits have one size
+            // for each number of requests that ran together.
             let logits = LLAMA_1B.transformer().unwrap().vocab * 2;
             let running: HashSet<u64> = trace
                 .events

@@ -1,4 +1,5 @@
-//! Runs a recipe: a block's forward pass, with or without autograd keeping tensors, and its backward pass.
+//! Runs the operations of a recipe (`recipe.rs`): a block's forward pass, with or without autograd keeping tensors, and
+//! its backward pass.
 //!
 //! Owns: the lifetimes of activations and of their gradients inside one block. Other files define models and training
 //! strategies.
@@ -39,7 +40,7 @@ impl RowCounts {
     }
 }
 
-/// The place of the tensors that autograd keeps of one run of a block.
+/// The place of the tensors that autograd keeps from one run of a block.
 #[derive(Debug)]
 pub(super) enum Saved {
     /// On the device, with a place for each operation.
@@ -167,7 +168,7 @@ const FP32: u64 = 4;
 struct Pass<'a> {
     tape: &'a mut Tape,
     rows: &'a RowCounts,
-    /// The gradient that flows back; `None` while it is the residual's own.
+    /// The gradient that flows back; `None` while the residual's gradient itself flows.
     flowing: Option<Block>,
     /// The gradient of the residual stream, held until the branch's gradient is added to it.
     residual: Block,

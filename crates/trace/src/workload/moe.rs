@@ -4,9 +4,9 @@
 
 use super::{layer::RowCounts, models::Transformer, tape::Dice};
 
-/// Draws the tokens of each expert of one layer. The popularity of experts is skewed, as in a model trained without a
-/// capacity limit. The busiest expert gets several times the mean, and with few tokens some experts get none. Draws no
-/// numbers for dense models.
+/// Draws the number of tokens of each expert of one layer. The popularity of experts is skewed, as in a model trained
+/// without a capacity limit. The busiest expert gets several times the mean, and with few tokens some experts get none.
+/// Draws no numbers for dense models.
 pub(super) fn route(shape: &Transformer, tokens: u64, dice: &mut Dice) -> RowCounts {
     let Some(experts) = shape.experts else { return RowCounts::dense(tokens) };
     /// The range of popularity before squaring.

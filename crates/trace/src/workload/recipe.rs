@@ -27,7 +27,8 @@ pub(super) enum Backward {
     Norm,
     /// The gradients of fused attention: those of query, key and value, and a single-precision accumulator.
     Attention {
-        /// Whether one product makes query, key and value. The three gradients are then put together for this product.
+        /// Whether one matrix product makes query, key and value. The three gradients are then put together for this
+        /// product.
         fused: bool,
     },
     /// The gradients of a product of two branches: one for each branch.
@@ -69,7 +70,7 @@ const RANDOM_STATE: u64 = 8;
 const ATTENTION_SCRATCH: u64 = 256;
 /// The rank of LoRA adapters.
 pub(super) const LORA_RANK: u64 = 16;
-/// A number of uses that lasts until the block ends.
+/// The value of `uses` for a tensor that is freed at the block's end.
 const TO_THE_END: usize = usize::MAX;
 
 struct Recipe {

@@ -86,7 +86,7 @@ impl Rematerialisation {
 
 impl Runtime<'_> {
     fn chain(&mut self, layers: u64, row: u64, wide: u64) {
-        // A product of n by n does far more work for its bytes than a norm.
+        // A product of two matrices does far more work for each byte than a norm.
         const PRODUCT: u64 = 40;
         let mut state = self.compute(row, row, Vec::new());
         for _ in 0..layers {
@@ -180,7 +180,8 @@ impl Runtime<'_> {
         }
     }
 
-    /// Runs backward: reads the inputs of each operation, makes a gradient for it, and frees its output permanently.
+    /// Runs backward: for each operation, reads the inputs, makes a gradient, and frees the operation's output
+    /// permanently.
     fn backward(&mut self) {
         let Some(last) = self.tensors.last() else { return };
         let mut gradient = self.alloc(last.size);

@@ -21,7 +21,7 @@ pub(super) struct Feedback {
     pub(super) model: &'static Model,
     /// Sequences of a round.
     pub(super) batch: u64,
-    /// Sequences trained on at once.
+    /// Sequences in one forward and backward pass of the training.
     pub(super) micro_batch: u64,
     /// Tokens of a prompt.
     pub(super) prompt: (u64, u64),

@@ -140,7 +140,7 @@ impl Batch<'_> {
     }
 }
 
-/// AdamW in PyTorch's `foreach` form, with whole lists of temporaries at once.
+/// AdamW in PyTorch's `foreach` form, which allocates a temporary for every parameter before it frees the first one.
 #[derive(Debug, Default)]
 pub(super) struct AdamW {
     states: Vec<Block>,

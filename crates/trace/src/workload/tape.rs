@@ -86,7 +86,7 @@ impl Tape {
         }
     }
 
-    /// Allocates and frees a block at once, as for a kernel's workspace.
+    /// Allocates a block and frees it by the next event, as for a kernel's workspace.
     pub(super) fn workspace(&mut self, size: u64) {
         let block = self.alloc(size);
         self.free(block);
@@ -137,7 +137,7 @@ impl Tape {
 #[derive(Clone, Debug)]
 pub(super) struct Dice(Pcg64);
 
-/// PCG's stream selector. Any constant serves.
+/// PCG's stream selector. Any constant would do.
 const DICE_STREAM: u128 = 0xa02b_dbf7_bb3c_0a7a_c28f_a16a_64ab_f96b;
 
 impl Dice {
@@ -149,7 +149,7 @@ impl Dice {
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         let span = u128::from(high.saturating_sub(low)) + 1;
-        // The upper half of a 64 by 64 bit product is below `span`, so it fits.
+        // The upper half of a 64 by 64 bit product is below `span`, so it fits in 64 bits.
         let offset = (u128::from(self.0.next_u64()) * span) >> 64;
         low + u64::try_from(offset).unwrap_or(0)
     }

@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
     }
 
     /// Updates with optimizer states that are copied to the device bucket by bucket. The next bucket is copied while
-    /// one is used.
+    /// the current one is used.
     fn update_offloaded(&mut self, gradients: Vec<Block>) {
         self.tape.free_all(gradients);
         let tensors = self.plan.model.tensors();
@@ -196,7 +196,7 @@ impl<'a> Job<'a> {
         let trained: Vec<u64> = if self.plan.lora { adapters.collect() } else { frozen.collect() };
         let (mut using, mut arriving, mut bytes) = (Vec::new(), Vec::new(), 0);
         for size in trained {
-            // The allocations are the gradient, two moments, and the root that the update makes.
+            // The allocations are the gradient, two moments, and the square root that the update computes.
             arriving.extend((0..4).map(|_| self.tape.alloc(size)));
             bytes += size;
             if bytes >= BUCKET_BYTES / 4 {

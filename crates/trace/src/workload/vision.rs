@@ -1,7 +1,8 @@
 //! Training of a bottleneck ResNet in mixed precision, with another resolution and batch in every step.
 //!
 //! Owns: the convolutional network's forward and backward, after a trace of torchvision's ResNet-152 under autocast.
-//! Each convolution keeps a half-precision copy of its weight, its output and its normed output.
+//! Each convolution keeps three tensors for its backward: a half-precision copy of its weight, its output, and its
+//! normed output.
 
 use super::{
     error::GenerateError,
@@ -32,9 +33,9 @@ struct Convolution {
     input: u64,
     output: u64,
     kernel: u64,
-    /// The divisor of the image's pixels that gives the output's pixels, in each direction.
+    /// The image's side in pixels divided by the output's side.
     reduction: u64,
-    /// The reduction of the input.
+    /// The image's side divided by the side of the convolution's input.
     reduction_before: u64,
     /// Whether the convolution is the last of a bottleneck, so that the residual's sum follows.
     closes: bool,
@@ -114,7 +115,7 @@ impl Images {
             }
             let side = dice.between(self.sides.0.div_ceil(STRIDE), self.sides.1 / STRIDE) * STRIDE;
             let batch = Batch { images: dice.pick(self.batches), side };
-            // The last batch's images live until the new ones have arrived.
+            // The previous batch's images live until the new images have arrived.
             let images = tape.alloc(batch.images * 3 * side * side * FP32);
             if let Some(old) = input.replace(images) {
                 tape.free(old);
@@ -166,7 +167,7 @@ fn forward(tape: &mut Tape, convolution: Convolution, batch: Batch) -> Kept {
     let weight = tape.alloc(convolution.weights() * HALF);
     let output = tape.alloc(bytes);
     if convolution.kernel > 1 {
-        // Both layouts change on the way in and out of the tensor-core kernel.
+        // The tensor-core kernel needs tensors in another layout, so they are copied before and after it.
         tape.workspace(bytes * 2 + convolution.weights() * HALF + 512);
     } else {
         tape.workspace(272);
