@@ -8,15 +8,15 @@ use std::ffi::c_void;
 use std::ptr;
 
 /// Names a live allocation so that another process can open it with `seam_open_shared`. The handle is a sequence of
-/// bytes, to be sent unchanged: some dozens, and 16 for each chunk of the memory. At most `capacity` bytes are written
-/// to `handle`, or none if the handle is longer (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the
-/// handle. `*offset` gets the offset in bytes of the allocation in the opened memory. With a capacity of 0, `handle`
-/// may be NULL.
+/// some dozens of bytes, and 16 more for each chunk of the memory; send it unchanged. At most `capacity` bytes are
+/// written to `handle`, or none if the handle is longer (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of
+/// the handle. `*offset` gets the offset in bytes of the allocation in the opened memory. With a capacity of 0,
+/// `handle` may be NULL.
 ///
 /// The allocation must stay live until everyone who got the handle has closed it. The first call starts a thread that
-/// sends the memory to processes of the same user (and of root) that have the handle. A shared allocation costs an open
-/// file descriptor for each chunk that it touches, until the last of the allocations that share a chunk is freed: they
-/// have one descriptor between them. A call that fails costs none.
+/// sends the memory to processes of the same user (and of root) that have the handle. Each chunk that shared
+/// allocations touch costs one open file descriptor, until the last of these allocations is freed. A call that fails
+/// leaves no new descriptor open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_share(
     allocator: AllocatorId,
@@ -68,7 +68,7 @@ fn fits(length: usize, capacity: usize) -> Outcome<()> {
     ))
 }
 
-/// Opens memory that a process shares, by the handle of `seam_share`, and returns the address at which the memory
+/// Opens memory that a process shares, by the handle of `seam_share`. `*address` gets the address at which the memory
 /// begins in this process. The device may read and write the memory, on any stream; the program must order this work
 /// with that of the other process. Opening a handle twice gives two addresses, or the same address twice (memory of
 /// `cudaMalloc`); in both cases the memory must be closed twice. Returns `SEAM_STATUS_IPC` for a bad handle, for memory

@@ -14,8 +14,8 @@ pub const BACKUP_HOST: u32 = 0;
 pub const BACKUP_DISCARD: u32 = 1;
 /// The contents of live blocks are kept in a file, which must not exist.
 pub const BACKUP_FILE: u32 = 2;
-/// The contents of live blocks are kept in page-locked host memory, which is copied to and from at the speed of
-/// the link, and kept for the next sleep.
+/// The contents of live blocks are kept in page-locked host memory. Copies to and from this memory run at the speed of
+/// the link to the GPU. The memory is kept for the next sleep.
 pub const BACKUP_PINNED: u32 = 3;
 
 /// For `stage` of `seam_sleep_notice`: a tag is about to sleep.
@@ -112,9 +112,9 @@ pub extern "C" fn seam_pool_open_tag(allocator: AllocatorId, pool: Pool) -> Stat
 /// Waits for the device, keeps the contents of the tag's live blocks as `backup` says (`SEAM_BACKUP_HOST`,
 /// `SEAM_BACKUP_PINNED`, `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL
 /// otherwise), and gives all of the tag's physical memory back. `given` gets the number of bytes given back; it may be
-/// NULL. The addresses stay. Until `seam_pool_wake` has returned, no work of any stream, device or process may use the
-/// tag's memory. Meanwhile blocks can be freed, and requests for the tag return `SEAM_STATUS_POOL_ASLEEP`. After a
-/// failure everything is as before.
+/// NULL. The blocks keep their addresses. Until `seam_pool_wake` has returned, no work of any stream, device or process
+/// may use the tag's memory. While the tag sleeps, blocks can be freed, and requests for the tag return
+/// `SEAM_STATUS_POOL_ASLEEP`. After a failure everything is as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_sleep(
     allocator: AllocatorId,
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn seam_pool_sleep(
 }
 
 /// # Safety
-/// As [`file`] for the path, where it is not NULL.
+/// The conditions of [`file`] for the path, if the path is not NULL.
 unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
     match backup {
         // SAFETY: the caller's promise.

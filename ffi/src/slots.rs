@@ -1,9 +1,10 @@
 //! A slot for one value that any thread may use while another removes it.
 //!
-//! Owns: the count of users, and that the value is dropped once it was closed and its last user has left, and never
-//! before. `tests/schedules.rs` tries every order of the threads' steps.
+//! Owns: the count of users, and the rule that a value is dropped once the slot was closed and the last user has left,
+//! never before. `tests/schedules.rs` tries every order of the threads' steps.
 //!
-//! A value has a generation, which is used once. A user enters and leaves with one atomic operation each:
+//! Each value has a generation: a number that no other value of the slot gets. A user enters and leaves with one atomic
+//! operation each:
 //! ```text
 //! state     | generation: 32 bits | phase: 2 | users: 30 |
 //! phases    Free -> Open (generation + 1) -> Closing -> Emptying -> Free
@@ -49,7 +50,7 @@ fn is_open(state: u64, generation: u64) -> bool {
 }
 
 impl<T> Slot<T> {
-    /// Returns whether [`Self::fill`] may be called. No generation follows the last one: its slot is not used again.
+    /// Returns whether [`Self::fill`] may be called. A slot that has used up its generations is never free again.
     pub(crate) fn is_free(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);
         phase_in(state) == FREE && generation_in(state) != u64::from(u32::MAX)
@@ -65,19 +66,19 @@ impl<T> Slot<T> {
         generation_in(before) + 1
     }
 
-    /// Returns the generation of the present value, or of the last one.
+    /// Returns the generation of the present value, or of the last value if the slot has none.
     pub(crate) fn generation(&self) -> u64 {
         generation_in(self.state.load(Ordering::Acquire))
     }
 
     /// Returns whether the slot has the value of this generation, and is open. The slot may be closed at any time,
-    /// unless its value is used for ever.
+    /// unless a use of its value never ends ([`Use::for_ever`]).
     #[inline]
     pub(crate) fn is_open_to(&self, generation: u64) -> bool {
         is_open(self.state.load(Ordering::Acquire), generation)
     }
 
-    /// Returns the value of this generation, if it was not closed.
+    /// Returns the value of this generation, if the slot was not closed.
     #[inline]
     pub(crate) fn enter(&self, generation: u64) -> Option<Use<'_, T>> {
         let entered = Entered(self);
@@ -100,7 +101,7 @@ struct Entered<'a, T>(&'a Slot<T>);
 
 impl<'a, T> Use<'a, T> {
     /// Closes the slot: later users are refused, and the last user drops the value. Returns whether this call closed
-    /// the slot, and not another thread at the same moment.
+    /// the slot; `false` if another thread was first.
     pub(crate) fn close(&self, generation: u64) -> bool {
         let slot = self.entered.0;
         let mut state = slot.state.load(Ordering::Relaxed);

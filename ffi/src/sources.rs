@@ -17,15 +17,16 @@ pub const POOL_UNSPLIT: u32 = 2;
 /// The return value of a source's functions after success.
 const DONE: i32 = Status::Ok as i32;
 
-/// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2
-/// MiB. `*address` gets the address of the segment's first byte, a multiple of 512. The segment must not overlap memory
-/// that the allocator already has. Returns 0 after success. If there is too little memory, the function returns
-/// `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL; the allocator then gives back the memory that it can and asks again.
-/// Any other number is a failure.
+/// Gives a private pool a segment of `bytes`: 2 MiB, the size in the option `large_segment_size_mb` (20 MiB by
+/// default), or another multiple of 2 MiB. `*address` gets the address of the segment's first byte, a multiple of 512.
+/// The segment must not overlap memory that the allocator already has. Returns 0 after success. If there is too little
+/// memory, the function returns `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL; the allocator then gives back the memory
+/// that it can and asks again. Any other number is a failure.
 ///
-/// The thread that makes the request calls this function, under the allocator's lock, and during a stream capture in
-/// relaxed mode. The function may call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait
-/// for a thread that may call this library. It must return (no exception, no longjmp).
+/// The thread that makes the request calls this function, under the allocator's lock. During a stream capture the
+/// thread is in CUDA's relaxed capture mode. The function may call CUDA, but nothing of this library
+/// (`SEAM_STATUS_REENTRANT`), and must not wait for a thread that may call this library. It must return (no exception,
+/// no longjmp).
 pub type SegmentAlloc = Option<unsafe extern "C" fn(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32>;
 
 /// Takes back a whole segment that `seam_segment_alloc` gave and that nothing uses any more. Returns 0 after success.
@@ -84,10 +85,10 @@ impl SegmentSource for Functions {
 ///
 /// After the last use of the pool was released, its free memory goes back at the next `seam_pool_empty`,
 /// `seam_empty_cache`, `seam_trim` or `seam_destroy`, or before a request would fail. Live memory goes back in the same
-/// way once it was freed. `end`, which may be NULL, is called exactly once. This call calls it if the call fails, or if
-/// `alloc` and `free` are NULL. Otherwise it is called when the last of the memory has gone back. If an allocator is
-/// destroyed while blocks of the pool are live, `end` is never called. The call fails with `SEAM_STATUS_POOL_IN_USE` if
-/// the pool has memory already, or segments of its own.
+/// way once it was freed. `end`, which may be NULL, is called exactly once. `seam_pool_open_with` itself calls `end` if
+/// it fails, or if `alloc` and `free` are NULL. Otherwise `end` is called when the last of the memory has gone back. If
+/// an allocator is destroyed while blocks of the pool are live, `end` is never called. The call fails with
+/// `SEAM_STATUS_POOL_IN_USE` if the pool has memory already, or segments of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open_with(
     allocator: AllocatorId,
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, giv
     unsafe { bytes_of(allocator, given, |allocator| allocator.pools().empty(pool.id())) }
 }
 
-/// Allocates as `seam_pool_malloc` does, but only free memory of one range that the pool holds. `*address` is NULL if
+/// Allocates as `seam_pool_malloc` does, but only from a free range that the pool already holds. `*address` is NULL if
 /// there is no such range, which is no error. The call takes no new memory, and does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_malloc_held(

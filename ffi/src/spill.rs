@@ -16,8 +16,8 @@ pub const ADVICE_NORMAL: u32 = 1;
 pub const ADVICE_HOT: u32 = 2;
 
 /// Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`,
-/// `SEAM_ADVICE_HOT`). The advice matters with the option `spill:host=SIZE`, by which live memory that does not fit the
-/// device lies in host memory.
+/// `SEAM_ADVICE_HOT`). The advice matters only with the option `spill:host=SIZE`, with which live memory that does not
+/// fit the device lies in host memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advice: u32) -> Status {
     call(|| {

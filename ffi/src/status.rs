@@ -28,7 +28,8 @@ pub enum Status {
     OutOfMemory = 3,
     /// No device has as much memory as was asked for.
     RequestTooLarge = 4,
-    /// No live allocation of this allocator starts at the address: freed twice, or of another allocator.
+    /// No live allocation of this allocator starts at the address: it was freed already, or belongs to another
+    /// allocator.
     InvalidAddress = 5,
     /// The stream is one that memory cannot be ordered by (`cudaStreamPerThread`).
     InvalidStream = 6,
@@ -45,7 +46,7 @@ pub enum Status {
     /// The device lacks virtual memory management, or pools of stream-ordered memory, and the strategy needs them;
     /// `strategy:caching` does not need them.
     NoVirtualMemory = 12,
-    /// A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
+    /// A driver call failed for another reason than too little memory. `seam_last_driver_status` has its `CUresult`.
     Driver = 13,
     /// A file could not be read or written, or the recorded history does not make a trace.
     File = 14,
@@ -65,7 +66,8 @@ pub enum Status {
     /// The private pool has memory already, or segments of its own. The kind of its segments is chosen once, before it
     /// has any.
     PoolInUse = 21,
-    /// The source of a private pool failed otherwise than for want of memory, or returned an impossible address.
+    /// The source of a private pool failed for another reason than too little memory, or returned an impossible
+    /// address.
     Source = 22,
     /// Memory cannot be shared with other processes, or shared memory cannot be opened: the handle is bad, the process
     /// is gone, or it has freed the memory. Or memory cannot be shared with other devices, because the driver owns the
@@ -92,7 +94,7 @@ pub enum Status {
 #[derive(Debug)]
 pub(crate) struct Failure(Option<Box<[Reason; 1]>>);
 
-/// The reason of a failure for which the host has no memory, and of `HostMemory` itself.
+/// The reason of a failure for whose text the host has no memory, and of `HostMemory` itself.
 static HOST_MEMORY: Reason = Reason { status: Status::HostMemory, text: String::new(), driver_status: 0 };
 /// The text of `HOST_MEMORY`.
 const HOST_MEMORY_TEXT: &CStr = c"the host has too little memory for the tables of the allocator";
@@ -145,7 +147,8 @@ fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
 struct Text(String);
 
 impl Text {
-    /// Returns the text of a value, without any NUL, which would end it for C, and with room for one at its end.
+    /// Returns the text of a value, with room for a NUL at its end. Other NULs are left out, since C would read the
+    /// first one as the end.
     fn of(said: impl fmt::Display) -> Option<String> {
         let mut text = Self(String::new());
         text.write_fmt(format_args!("{said}")).ok()?;
@@ -260,7 +263,7 @@ thread_local! {
     static LAST_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the failure as the thread's last one, and returns its status. On a thread that is ending, the text of the
+/// Keeps the failure as the thread's last error, and returns its status. On a thread that is ending, the text of the
 /// failure is not kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {

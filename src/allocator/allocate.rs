@@ -1,6 +1,6 @@
 //! Allocation: the one path of every hit, to a public or a private pool.
 //!
-//! Owns: the order of steps of a hit, which is `Heap::fit` and `Heap::hand_out`. `miss.rs` has the steps of a miss.
+//! Owns: the order of a hit's steps: `Heap::fit`, then `Heap::hand_out`. `miss.rs` has the steps of a miss.
 
 use super::core::{Allocator, Core};
 use super::miss;
@@ -16,7 +16,7 @@ impl Allocator {
     /// for 0 bytes; [`Self::free`] ignores address 0.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with a report, after all memory that could go back was given back;
+    /// [`Error::OutOfMemory`] with a report, after all memory that could go back to the driver was given back;
     /// [`Error::RequestTooLarge`]; [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if
     /// the request was routed to a private pool whose source failed; [`Error::HostMemory`]. Live allocations are
     /// unchanged.
@@ -79,8 +79,8 @@ impl Pools<'_> {
         self.0.serve_private(guard, &asked, pool)
     }
 
-    /// Allocates as [`Self::allocate`] does, from free memory that the pool holds in one range. Returns `None` if there
-    /// is no such range. No new memory is taken, and the CPU does not wait.
+    /// Allocates as [`Self::allocate`] does, but only from a free range that the pool already holds. Returns `None` if
+    /// there is no such range. No new memory is taken, and the CPU does not wait.
     ///
     /// # Errors
     /// The errors of [`Self::allocate`], except [`Error::OutOfMemory`].
@@ -104,9 +104,9 @@ impl Pools<'_> {
 }
 
 impl Core {
-    /// Takes the steps before a request while freed blocks wait for streams, requests are routed to private pools, or
-    /// memory is missing at its addresses. Missing memory is mapped again, and blocks that other streams have passed
-    /// become free. Returns the private pool to which the request is routed, if any.
+    /// Takes the steps that come before a request if freed blocks wait for streams, requests are routed to private
+    /// pools, or memory is missing at its addresses. Missing memory is mapped again, and blocks that other streams have
+    /// passed become free. Returns the private pool to which the request is routed, if any.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
         self.make_whole()?;

@@ -1,7 +1,7 @@
 //! Asks other processes on the device for memory, and gives memory back when they ask.
 //!
-//! Owns: which memory is missing, and the tries after an answer. `lending.rs` has the public operations, and
-//! `features/lending.rs` how much to ask for.
+//! Owns: how many bytes a request lacks, and how the request is tried again after each answer. `lending.rs` has the
+//! public operations, and `features/lending.rs` how much to ask for.
 
 use super::core::Core;
 use super::search::Search;
@@ -36,8 +36,8 @@ pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     Ok(None)
 }
 
-/// Asks other processes for bytes, without the lock. The caller then tries the request again, whatever the answer.
-/// Returns `None` if there is no lender, or if the last answer has come.
+/// Asks other processes for `missing` bytes; the lock is not held meanwhile. The caller then tries the request again,
+/// whatever the answer. Returns `None` if there is no lender, or if the last answer has come.
 pub(super) fn ask_others(asking: &mut Asking, core: &mut MutexGuard<'_, Core>, missing: u64) -> Option<Lent> {
     let lender = core.features.lending.lender.clone().filter(|_| !asking.is_over())?;
     let longest = Duration::from_millis(core.config.broker_wait_ms);
@@ -48,7 +48,7 @@ pub(super) fn ask_others(asking: &mut Asking, core: &mut MutexGuard<'_, Core>, m
 
 impl Core {
     /// Returns the bytes that the device lacks for a request; `None` if more bytes would not help, because a limit
-    /// forbids growth or because the memory is not the device's.
+    /// forbids growth or because the request's pool has a source of its own.
     fn missing_for(&mut self, request: &Request, refused: Option<ViewUsage>) -> Option<u64> {
         if self.heap.has_source(request.pool) {
             return None;

@@ -1,7 +1,7 @@
 //! Checkpoints of private pools: the list of a pool's live blocks, and a restore, after which exactly these blocks are
 //! live again.
 //!
-//! Owns: the steps of a restore. A launched graph fills blocks that were freed when it was captured. A program that
+//! Owns: the steps of a restore. A launched graph writes to blocks that were freed during its capture. A program that
 //! goes on from the graph's results, to capture the next graph in the same pool, needs these blocks to be live again at
 //! their addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
 
@@ -24,15 +24,14 @@ impl Pools<'_> {
     }
 
     /// Frees every live block of a private pool, then hands out the blocks of a checkpoint again, at the same addresses
-    /// and over the same memory. Blocks that are live before and after count as freed and allocated. If some of the
-    /// pool's memory was freed in the order of a stream, the CPU waits for that stream.
+    /// and over the same memory. In the statistics, blocks that are live before and after the call count as freed and
+    /// allocated. If some of the pool's memory was freed in the order of a stream, the CPU waits for that stream.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool has no use, after which the pool is unchanged; [`Error::NotRestorable`] if a
-    /// block cannot be handed out again, as always with other strategies than `stitch` and for pools with segments of
-    /// their own; [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait
-    /// failed; [`Error::HostMemory`], after which some of the pool's blocks may have been freed, and the same call can
-    /// succeed.
+    /// [`Error::UnknownPool`] if the pool has no use (nothing has changed); [`Error::NotRestorable`] if a block cannot
+    /// be handed out again, as always with other strategies than `stitch` and for pools with segments of their own;
+    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed;
+    /// [`Error::HostMemory`]: some of the pool's blocks may have been freed, and the same call can succeed later.
     pub fn restore(self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;

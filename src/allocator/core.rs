@@ -176,7 +176,7 @@ impl Core {
     /// devices, so memory to which other devices have access is never exchanged.
     fn exchanges(&self) -> Exchanges {
         match self.config.split {
-            // A split waits for the device, which a bound on waits forbids.
+            // A split waits for the device, which the option `wait_ms` (a bound on waits) forbids.
             _ if self.config.wait_ms.is_some() || !self.nobody_else_looks() => Exchanges::Never,
             Split::Off => Exchanges::Never,
             Split::Ungated => Exchanges::Ungated,
@@ -185,8 +185,8 @@ impl Core {
         }
     }
 
-    /// Returns the value of `split` with which chunks could be split. Returns `None` if chunks can be split now, or
-    /// under no value.
+    /// Returns the value of the option `split` under which chunks could be split. Returns `None` if chunks can be split
+    /// under the present value, or under no value.
     fn split_to_set(&self) -> Option<Split> {
         let gates = self.driver.properties().stream_gates;
         let (split, helps) = match self.config.split {
@@ -214,7 +214,7 @@ impl Core {
         self.config.spill.filter(|_| self.nobody_else_looks())
     }
 
-    /// Returns whether no other device uses the memory and no guard watches it.
+    /// Returns whether no other device uses the memory and guard mode is off.
     pub(super) fn nobody_else_looks(&self) -> bool {
         self.features.sharing.peers.is_empty() && self.features.guard.is_none()
     }
@@ -270,8 +270,9 @@ impl Core {
         }
     }
 
-    /// Replaces a strategy that the program did not name by `caching`, if the driver has refused every range of
-    /// addresses, and no memory lies in a range or depends on the strategy. Returns whether the strategy was replaced.
+    /// Replaces the strategy by `caching` if the program did not name the strategy, the driver has refused every range
+    /// of addresses, and no memory lies in a range or depends on the strategy. Returns whether the strategy was
+    /// replaced.
     pub(super) fn takes_plain_memory(&mut self) -> bool {
         let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
         let depends = self.heap.private().has_apart() || !self.features.growing.is_empty();
@@ -295,7 +296,7 @@ impl Core {
         self.strategy.check(&self.heap)
     }
 
-    /// Checks every rule after an operation, with the feature `paranoid` and in this crate's own tests.
+    /// Checks every invariant after an operation, with the feature `paranoid` and in this crate's own tests.
     #[inline]
     pub(super) fn checked(&self) -> Result<()> {
         if cfg!(any(feature = "paranoid", test))
@@ -314,8 +315,8 @@ impl Core {
     }
 }
 
-/// Returns the options with a strategy that the device supports, if no strategy was named. Also returns the strategy
-/// that was replaced, or `None`.
+/// Returns the options with a strategy that the device supports, if the program named no strategy. Also returns the
+/// strategy that was replaced, or `None`.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
     if device.virtual_memory || config.insists_on_strategy() || !config.strategy.needs_virtual_memory() {
         return (config, None);
@@ -365,8 +366,8 @@ fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError
     }
 }
 
-/// Returns the options without a fraction of 1, which is no limit: as in PyTorch, no memory is then counted against the
-/// device's size, and no garbage is collected.
+/// Returns the options without a memory fraction of 1. As in PyTorch, such a fraction is no limit: memory is not
+/// compared with the device's size, and no garbage is collected.
 fn without_full_fraction(config: Config) -> Config {
     Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
 }

@@ -1,4 +1,5 @@
-//! Frees: a block becomes free at once, or when other streams have passed the free.
+//! Frees: a block becomes free immediately, or once the GPU has completed the work of other streams that uses the
+//! block.
 //!
 //! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free
 //! at once.
@@ -12,7 +13,8 @@ use crate::strategy::FreeUsedBy;
 
 impl Allocator {
     /// Frees an allocation. The memory serves later requests of the allocation's stream at once. If other streams were
-    /// named with [`Self::record_stream`], the memory serves requests only once these streams have passed this point.
+    /// named with [`Self::record_stream`], the memory serves requests only once the GPU has completed the work that
+    /// these streams were given before the free.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
@@ -70,7 +72,8 @@ impl Allocator {
         }
         let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
-            // The current stream at a free does not count as named.
+            // Guard mode looks before `stream` is noted: being the current stream at the free does not count as being
+            // named.
             core.find_missing_record_stream(id);
             return core.naming(stream, |core| core.free_used_by(id, stream));
         }
@@ -132,7 +135,7 @@ impl Core {
         self.freed(address, size, pool)
     }
 
-    /// Returns the free path of a block that has uses.
+    /// Returns the free path of a block whose free takes more than merging ([`Block::has_uses`]).
     fn free_path(&self, id: BlockId) -> FreePath {
         let grows = !self.features.growing.is_empty() && self.heap.grown_in(id).is_some();
         if grows { FreePath::ByFeature } else { self.path_of_used(id) }

@@ -23,7 +23,7 @@ pub(super) enum FreePath {
     AfterStreams,
     /// The block goes into the driver's own pool.
     ToDriver,
-    /// The feature that has the block frees it: an allocation that grows is freed part by part.
+    /// The block is a part of an allocation that grows, which is freed part by part.
     ByFeature,
 }
 
@@ -103,7 +103,7 @@ impl Core {
         if in_use && !self.capturing() {
             let before = self.driver.busy_ns();
             let pending = match self.streams.recorded.record_events(&*self.driver, id) {
-                // The block is held, as in a capture, until there is memory for its events.
+                // The block waits, like a block freed in a capture, until the host has memory for its events.
                 Err(Error::HostMemory) => None,
                 pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
             };
@@ -161,7 +161,8 @@ impl Core {
         }
     }
 
-    /// Gathers passed memory at the low-water mark, so that ranges freed on different streams can merge.
+    /// Makes idle the memory that the GPU has passed, so that ranges freed on different streams can merge. The call
+    /// comes when live memory falls below the low-water mark.
     #[cold]
     fn consolidate(&mut self) {
         self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
@@ -170,8 +171,8 @@ impl Core {
         }
     }
 
-    /// Takes a step of the epochs, where memory passes from stream to stream. A failure is only logged, because the
-    /// freed block is free in any case.
+    /// Takes a step of the epochs, if memory freed on one stream may serve another. A failure is only logged, because
+    /// the freed block is free in any case.
     fn on_epochs<T>(
         &mut self,
         failed: &'static str,

@@ -1,7 +1,7 @@
 //! Allocations that grow in place: the public operations.
 //!
-//! Owns: these operations. `features/growing.rs` keeps the table of such allocations, and says how much they take
-//! ahead. `strategy/stitch/extend.rs` chooses the memory, and `backing/growing.rs` makes the calls.
+//! Owns: these operations. `features/growing.rs` keeps the table of such allocations, and says how much memory is taken
+//! ahead of need. `strategy/stitch/extend.rs` chooses the memory, and `backing/growing.rs` makes the calls.
 
 use super::core::{Allocator, Core};
 use super::operations::GrowingAllocations;
@@ -102,7 +102,7 @@ impl GrowingAllocations<'_> {
     /// # Errors
     /// [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::NotGrowable`] while another thread grows
     /// the allocation; [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. Chunks given back
-    /// before the error stay given back ([`Self::extent`]).
+    /// before the error stay given back; [`Self::extent`] tells how much memory is left.
     pub fn shrink(self, address: u64, size: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.features.growing.idle(address)?;
@@ -119,7 +119,8 @@ impl GrowingAllocations<'_> {
         if self.extent(address)?.len <= size { self.grow(address, size) } else { self.shrink(address, size) }
     }
 
-    /// Returns how much of an allocation of [`Self::reserve`] is in use, has memory, and is reserved.
+    /// Returns how many bytes of an allocation of [`Self::reserve`] are in use, have memory, and have reserved
+    /// addresses.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`] if no addresses were reserved there.
@@ -193,8 +194,8 @@ impl Core {
         Ok(Some(owner).filter(|owner| self.heap.private().exists(*owner).is_ok()))
     }
 
-    /// Takes a part by cheap means, which take no memory from others. Returns its address, or `None` if there is too
-    /// little memory.
+    /// Takes a part by cheap means, which neither wait for the GPU nor give memory back. Returns its address, or `None`
+    /// if there is too little memory.
     fn take_ahead(&mut self, asked: &AllocRequest) -> Result<Option<u64>> {
         let prepared = self.prepare(asked)?;
         match self.ask_strategy(&prepared, Means::Cheap)? {
@@ -203,7 +204,7 @@ impl Core {
         }
     }
 
-    /// Adds a part that was handed out to the table.
+    /// Adds to the table a part that was handed out.
     fn add_part(&mut self, address: u64, part: u64) -> Result<()> {
         let id = self.heap.live(part)?;
         let size = self.heap.block(id).size;

@@ -14,7 +14,7 @@
 //! never at hits: at most once in 10 ms, or once in 256 misses if these come faster. The look comes after the request
 //! is served, so that the request first takes the free memory that it needs. Only memory that the GPU has passed goes
 //! back, and the allocator does not wait for the GPU (`cudaFree` itself does wait). A look that finds too little free
-//! on the device, and no memory to give back, doubles the pause, up to 64 times.
+//! on the device, and no memory to give back, doubles the pause before the next look, up to 64 times the first pause.
 //!
 //! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device. If less than the
 //! headroom is free, the memory goes back that was unused since the last look: the bytes held beyond the most that were
@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
 
-/// The part (1/n) of the memory held that may be unused because it is fragmented. At their peaks, steps of recorded
+/// The part (1/n) of the memory held that may be unused because of fragmentation. At their peaks, steps of recorded
 /// jobs use 99.3% or more of the memory held.
 const FRAGMENTED: u64 = 128;
 
@@ -115,7 +115,7 @@ impl Core {
         held.saturating_sub(used).saturating_sub(held / FRAGMENTED)
     }
 
-    /// Gives back at most `most` bytes and hardly more, until the headroom is free or nothing more can go.
+    /// Gives memory back until the headroom is free or nothing more can go, but hardly more than `most` bytes.
     fn keep_headroom(&mut self, most: u64) -> Result<u64> {
         self.heap.journal_mut().looked_for_headroom();
         // The next look is not due at once, whatever the result of this look.

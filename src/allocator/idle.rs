@@ -27,7 +27,7 @@ use std::time::Duration;
 /// The idle time before memory goes, as a multiple of the time that it takes to get the memory again.
 const PRICE: u32 = 1000;
 /// The time in nanoseconds that a GiB of memory costs in the driver: its release, new chunks, and the views over them.
-/// Recorded jobs with several streams take 2.4 to 8.1 ms.
+/// Recorded jobs with several streams take 2.4 to 8.1 ms for each GiB.
 const NS_PER_GIB: u64 = 10_000_000;
 const GIB: u64 = 1 << 30;
 
@@ -134,9 +134,9 @@ impl DeviceLending<'_> {
 impl Streams<'_> {
     /// Logs a warning (`tracing`, target `seamalloc::waits`) for each overdue wait: a stream got memory that was freed
     /// on another stream, still waits for that stream on the GPU, and was found waiting by a call at least `at_least`
-    /// ago. Returns the number of these waits. The call considers only waits for work of the present round, which may
-    /// deadlock if ranks of a job wait for one another. Each pair of streams is reported once. Call this method every
-    /// few seconds, as the C library does. During a stream capture no event is queried.
+    /// ago. Returns the number of these waits. The call considers only waits for recent work (work of the present
+    /// round): such waits may deadlock if ranks of a job wait for one another. Each pair of streams is reported once.
+    /// Call this method every few seconds, as the C library does. During a stream capture no event is queried.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.

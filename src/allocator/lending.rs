@@ -1,7 +1,7 @@
 //! Memory that one process gives back so that another process on the device can take it.
 //!
-//! Owns: when other processes are asked, how often a request is tried again, and which memory is given back when other
-//! processes ask. The lender ([`Lender`]) reaches these processes.
+//! Owns: the choice of the lender ([`Lender`]), which reaches other processes, and which memory is given back when they
+//! ask. `borrowing.rs` asks them for memory.
 //!
 //! # Note: no lock is held during a wait for another process
 //!
@@ -48,7 +48,7 @@ impl DeviceLending<'_> {
         LendableBytes { held, live, free: held - live }
     }
 
-    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as
+    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as by
     /// [`Allocator::trim`](crate::Allocator::trim). Returns the bytes given back.
     ///
     /// With the strategy `stitch` only memory that the GPU is known to have passed goes, without a wait: an event is

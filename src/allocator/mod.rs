@@ -14,6 +14,7 @@
 //! | pressure | a step of a miss: callbacks of the program are asked to free memory |
 //! | pending | two steps of a miss: the strategy is asked, and the CPU waits for pending memory |
 //! | borrowing, lending | a step of a miss: other processes are asked for memory; memory is lent to them |
+//! | retry | a step of a miss: a wait for memory that other threads or processes give back |
 //! | poll, freed | completing frees that the GPU has passed; the ways in which a block becomes free |
 //! | release | giving memory back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing | allocations that grow in place |

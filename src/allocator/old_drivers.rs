@@ -49,7 +49,8 @@ fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
     assert_eq!(misplaced_calls(), 0);
 }
 
-/// Checks that `cudaMalloc` alone allows to open, allocate and give back, and that every other strategy is refused.
+/// Checks that `caching` needs nothing but `cudaMalloc` to allocate and give back, and that every strategy that needs
+/// virtual memory is refused.
 fn only_plain_memory_works(open: impl Fn() -> CudaDriver) {
     for strategy in StrategyKind::ALL.into_iter().filter(|strategy| strategy.needs_virtual_memory()) {
         let error = allocator(open(), strategy).err().unwrap();

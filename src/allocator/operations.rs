@@ -76,9 +76,9 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 ///
 /// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change
 /// how many of the addresses have memory, and [`Allocator::free`] frees the allocation like any other. The address
-/// stays, no bytes are copied, and the memory held exceeds the memory in use by one granule (2 MiB) or a 128th at most.
-/// Whole free chunks of any addresses serve as its memory. [`Growing`](crate::Growing) is the type that owns such an
-/// allocation.
+/// stays, no bytes are copied, and the memory held exceeds the memory in use by at most one granule (2 MiB) or a 128th,
+/// whichever is more. Whole free chunks at any addresses serve as its memory. [`Growing`](crate::Growing) is the type
+/// that owns such an allocation.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};

@@ -7,7 +7,7 @@ use crate::strategy::has_plain_memory;
 
 impl Sharing<'_> {
     /// Lets the device with this ordinal read and write all memory of this allocator, present and future. Mapped memory
-    /// has one access list for the whole process (`cuMemSetAccess`), whichever part of the process set it. With the
+    /// of this allocator's driver has one access list, which is set for every mapped range (`cuMemSetAccess`). With the
     /// strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of its
     /// own on, CUDA's peer access between the two primary contexts is enabled too, and stays enabled.
     ///
@@ -32,7 +32,7 @@ impl Sharing<'_> {
         if !core.features.sharing.peers.contains(&ordinal) {
             core.features.sharing.peers.push(ordinal);
         }
-        // The host memory kept for the next spill would serve no later spill.
+        // From now on nothing is spilled, so the host memory kept for the next spill is not needed.
         if !core.capturing() && core.heap.host_stock().bytes() > 0 {
             core.release_host_stock();
         }

@@ -15,7 +15,7 @@ use crate::strategy::Means;
 use crate::streams::{Pending, Wanted, wait_for_events};
 use parking_lot::MutexGuard;
 
-/// Nanoseconds in the unit of the option, a millisecond.
+/// Nanoseconds in a millisecond, the unit of the option `wait_ms`.
 const MS: u64 = 1_000_000;
 
 /// A request waits for this part (1/n) of the pending memory, if this part is larger than the request. Otherwise later
@@ -77,7 +77,7 @@ pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
 }
 
 impl Waiting {
-    /// Waits for pending memory that may serve the request at its present addresses.
+    /// Waits for pending memory that may serve the request at the addresses where the memory lies.
     fn for_oldest(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let at_first = search.core.pending_bytes(&search.prepared.request)?;
         let enough = (at_first / PART).max(search.prepared.request.size);
@@ -162,7 +162,7 @@ impl Core {
         if bounded { Means::Passed } else { Means::All }
     }
 
-    /// Returns whether free memory may serve the request at its present addresses.
+    /// Returns whether free memory and `room` bytes of new memory together may be enough for the request.
     fn may_fit(&mut self, request: &Request, room: u64) -> bool {
         self.timed(|strategy, context| {
             let across = context.config.sharing == StreamSharing::Wait;
@@ -180,8 +180,8 @@ impl Core {
     }
 }
 
-/// Returns whether a request may take memory that other streams freed, without moving it, once the GPU has passed the
-/// frees.
+/// Returns whether a request may take memory that other streams freed, at the addresses where it lies, once the GPU has
+/// passed the frees.
 fn shares(context: &AllocatorContext<'_>) -> bool {
     context.config.sharing != StreamSharing::Never
 }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::strategy::Goal;
 
 impl Core {
-    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
+    /// Frees blocks that other streams have passed, unless a capture forbids to query events.
     pub(super) fn poll(&mut self) -> Result<()> {
         if self.capturing() {
             return Ok(());
@@ -33,8 +33,8 @@ impl Core {
         recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
     }
 
-    /// Gives segments back to the driver that the layout does not keep. A segment that cannot be given back now stays
-    /// free, and goes at the next call.
+    /// Gives back to the driver the segments that the layout does not keep. A segment that cannot go now stays free,
+    /// and goes at the next call.
     #[cold]
     pub(super) fn release_unkept(&mut self) {
         self.heap.clear_release_due();
@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Maps memory again that is missing at its addresses.
+    /// Maps again the memory that is missing at its addresses.
     pub(super) fn make_whole(&mut self) -> Result<()> {
         Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
     }

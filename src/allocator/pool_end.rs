@@ -1,4 +1,5 @@
-//! The waits before a private pool begins a capture, and the end of private pools, when their memory becomes public.
+//! The waits before a capture into a private pool begins, and the end of private pools, when their memory becomes
+//! public.
 
 use super::core::Core;
 use crate::backing::finish_drops;

@@ -85,7 +85,8 @@ impl Core {
         // The default stream cannot be captured, and the query may be refused while another stream is captured.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
-        // After the pool is released, its memory belongs to the stream that has this handle now.
+        // Once the private pool is released, its memory belongs to the stream with this handle, so the stream's number
+        // is noted.
         let last = self.heap.private_pair(owner, stream);
         let is_known = stream == StreamId::DEFAULT || last.is_some_and(|large| !self.heap.pool(large).ended);
         let number = if is_known { None } else { self.number_of(stream)? };
@@ -135,7 +136,7 @@ impl Core {
         if self.heap.is_bare(id, request.size) { self.map_bare(id, request) } else { Ok(()) }
     }
 
-    /// Maps the memory of a block at home that a hit has found bare.
+    /// Maps the memory of a block that a hit has found bare (not mapped at home).
     #[cold]
     pub(super) fn map_bare(&mut self, id: BlockId, request: &Request) -> Result<()> {
         let span = Span::new(self.heap.block(id).address, request.size);

@@ -14,16 +14,16 @@ use std::sync::Arc;
 
 impl MemoryLimits<'_> {
     /// Registers `callback` for requests that find too little memory. The allocator calls it before the CPU waits for
-    /// the GPU and cached memory is given back: the callback may free memory that the program can do without. Callbacks
-    /// are called in the order in which they were added. After each callback that returns `true` (it freed memory) the
-    /// request is tried again, and the next callback runs only if that failed. In PyTorch these are the
+    /// the GPU, and before cached memory is given back: the callback may free memory that the program can do without.
+    /// Callbacks are called in the order in which they were added. After each callback that returns `true` (it freed
+    /// memory) the request is tried again, and the next callback runs only if that failed. In PyTorch these are the
     /// `FreeMemoryCallback`s of `FreeCudaMemoryCallbacksRegistry`.
     ///
     /// The thread that makes the request calls `callback` without any lock of the allocator: the callback may call
-    /// every method of the allocator. A request of the callback itself is refused without callbacks if memory is short.
-    /// Several threads may call `callback` at once, and it may still be running on another thread when it is removed. A
-    /// callback that panics is removed, and the request goes on. The callback should hold the allocator by
-    /// [`std::sync::Weak`]: an allocator that its own callback owns would never be dropped.
+    /// every method of the allocator. A request that a callback itself makes calls no callbacks. Several threads may
+    /// call `callback` at the same time, and it may still be running on another thread when it is removed. A callback
+    /// that panics is removed, and the request goes on. The callback should hold the allocator by [`std::sync::Weak`]:
+    /// an allocator that its own callback owns would never be dropped.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};

@@ -20,10 +20,10 @@
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!
-//! A graph may be launched on another stream than its capture's, so a capture takes no memory that is free for one
-//! stream only. When the route begins, the CPU waits for the streams on which the pool's memory was used outside of
-//! captures. Memory that is freed outside of captures later is set aside until the next begin, in a pair of pools that
-//! captured requests do not use.
+//! A graph may be launched on another stream than the captured stream, so a capture takes no memory that is free for
+//! one stream only. When the route begins, the CPU waits for the streams on which the pool's memory was used outside of
+//! captures. Memory that is freed outside of captures later is set aside until a route begins again, in a pair of pools
+//! that captured requests do not use.
 //!
 //! When the last use is released, the memory of a pool that no capture used becomes public, in the order of its
 //! streams. Memory that a graph may use becomes public only after a wait for the device, since graphs run on unnamed

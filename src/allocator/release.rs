@@ -44,10 +44,10 @@ impl Allocator {
     /// with `stitch` chunks (2 MiB or a multiple). Only as many pieces go as are needed. The pieces that fit best are
     /// chosen, and among equal pieces those that were unused longest.
     ///
-    /// If memory that the GPU has passed suffices, the CPU does not wait (except with `caching`, whose `cudaFree` waits
-    /// by itself); otherwise it waits for the streams. Memory of private pools that were not released stays. During a
-    /// stream capture, when the CPU cannot wait, nothing is given back. Taking the memory from the driver again costs
-    /// time.
+    /// If the memory that the GPU has passed is enough, the CPU does not wait (except with `caching`, whose `cudaFree`
+    /// waits by itself); otherwise it waits for the streams. Memory of private pools that were not released stays.
+    /// During a stream capture, when the CPU cannot wait, nothing is given back. Taking the memory from the driver
+    /// again costs time.
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
@@ -166,7 +166,7 @@ impl Core {
 /// pool's source is returned last, after all other steps.
 pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
     // Memory that a failed call has left mapped goes first. Strategies that map no memory do not ask for this rollback
-    // themselves, though guarded memory is mapped for them.
+    // themselves, but guard mode maps memory for them too.
     context.retry_rollback()?;
     context.heap_mut().journal_mut().synchronized();
     let failed = wait_and_reclaim(context)?;

@@ -127,7 +127,8 @@ impl Reports<'_> {
         if layout.class_of(size) == Class::Large {
             return Ok(size);
         }
-        // The largest request is so small that only pools of small blocks serve it, so these pools count instead.
+        // The largest request is so small that only pools of small blocks serve it, so the memory of these pools
+        // decides.
         let small = core.heap.stream_pools().map(|pool| of(pool.small())).max().unwrap_or(room).min(layout.small_limit);
         Ok(layout.rounding.largest_within(small, &core.config.roundup_power2_divisions))
     }
@@ -213,8 +214,8 @@ impl Reports<'_> {
         self.0.core.lock().heap.journal_mut().remove_observer(id)
     }
 
-    /// Registers `observer` for all changes from now on, and returns the observer that it replaces, which this method
-    /// registered before. Observers of [`Self::add_observer`] stay.
+    /// Registers `observer` for all changes from now on, and returns the observer that it replaces: that of the
+    /// previous call of this method. Observers of [`Self::add_observer`] stay.
     pub fn set_observer(self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.0.core.lock().heap.journal_mut().set_observer(observer)
     }

@@ -11,7 +11,8 @@ use crate::ids::BlockId;
 use crate::strategy::{AnyStrategy, Means, serve_own_segments};
 use parking_lot::MutexGuard;
 
-/// The answer of a strategy: a block, or the usage of all views together with a view that the bounds forbade.
+/// The answer of a strategy: a block; or, if there is too little memory, the usage that all views would have had
+/// together with a view that the bounds forbade (`None` if they forbade no view).
 pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 /// A request that no free block fits, and the results of its steps.
@@ -21,8 +22,7 @@ pub(super) struct Search<'a, 'guard> {
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
     pub(super) asked: &'a AllocRequest,
     pub(super) prepared: Prepared,
-    /// The usage of all views together with a view that the bounds forbade at the last try; `None` if they forbade no
-    /// view.
+    /// If the bounds forbade a view at the last try: the usage that all views would have had together with that view.
     pub(super) refused: Option<ViewUsage>,
     /// Bytes by which memory can grow, if the request should wait for pending memory.
     pub(super) room: Option<u64>,

@@ -69,9 +69,10 @@ impl Sharing<'_> {
         Ok(IpcHandle { handle: place.to_bytes()?, offset })
     }
 
-    /// Pins the physical memory of a live allocation until its free. Pinned memory is not exchanged for other memory
-    /// under the same addresses ([`Config::split`](crate::Config::split)). Memory must be pinned if a library registers
-    /// physical memory, as NCCL and RDMA do. Memory that is [shared](Self::export) is pinned anyway.
+    /// Pins the physical memory of a live allocation for as long as the allocator holds the memory, also after the
+    /// free. Pinned memory is not exchanged for other memory under the same addresses
+    /// ([`Config::split`](crate::Config::split)). Memory must be pinned if a library registers physical memory, as NCCL
+    /// and RDMA do. Memory that is [shared](Self::export) is pinned anyway.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;

@@ -12,7 +12,7 @@ use crate::ids::PoolId;
 use crate::report::sleep::{SleepNotice, SleepStage};
 use std::sync::Arc;
 
-/// A change of which callbacks were told. [`Self::end`] tells them its result.
+/// A change of which callbacks were told. [`Self::end`] tells them the result of the change.
 pub(super) struct Change<'a> {
     allocator: &'a Allocator,
     told: Vec<Callback>,

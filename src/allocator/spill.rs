@@ -1,17 +1,17 @@
 //! Live memory is spilled to host memory, and comes back: access advice of programs, and when memory comes back.
 //!
-//! Owns: the public operations. `backing/spill.rs` chooses, and `strategy/stitch/last_resort.rs` spills before a
-//! refusal.
+//! Owns: the public operations. `backing/spill.rs` chooses the chunks, and `strategy/stitch/last_resort.rs` spills them
+//! before a request is refused.
 
 use super::operations::Spilling;
 use crate::config::{Advice, SpillPolicy};
 use crate::error::Result;
 
 impl Spilling<'_> {
-    /// Advises how the program uses a live allocation from now on; the call counts as a use. [`Advice::Cold`] memory is
-    /// spilled first. [`Advice::Hot`] memory is spilled last, and comes back at once if the device has room. For an
-    /// allocation that grows, the advice holds for all its parts, including later ones. Address 0 is ignored. The
-    /// advice has no effect without the option `spill`.
+    /// Advises how the program uses a live allocation from now on. The call counts as a use of the allocation.
+    /// [`Advice::Cold`] memory is spilled first. [`Advice::Hot`] memory is spilled last, and comes back at once if the
+    /// device has room. For an allocation that grows, the advice holds for all its parts, including later ones. Address
+    /// 0 is ignored. The advice has no effect without the option `spill`.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;

@@ -9,8 +9,8 @@ use crate::features::spill::bring_back;
 use crate::heap::Request;
 use crate::ids::{BlockId, ChunkId, Class, StreamId, ViewId};
 
-/// The part (1/n) of the memory limit that must stay free if spilled memory is to come back without a call of the
-/// program.
+/// The part (1/n) of the memory limit that must be free after all spilled memory has come back. Otherwise spilled
+/// memory comes back only when the program calls for it.
 const SPARE: u64 = 16;
 
 impl Core {

@@ -21,8 +21,8 @@ impl Core {
         })
     }
 
-    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
-    /// serves the request.
+    /// Registers the stream of a request: a stream without pools, or a new stream with the handle of a stream that has
+    /// ended. Returns the pool that serves the request.
     #[cold]
     pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;

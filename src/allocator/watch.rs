@@ -1,6 +1,6 @@
 //! Guard mode within an allocation and a free.
 //!
-//! Owns: the steps that `guarded.rs`, the frees and the misses take where guard mode is on.
+//! Owns: the steps that `guarded.rs`, the frees and the misses take while guard mode is on.
 
 use super::core::Core;
 use super::prepared::{AllocRequest, Prepared};

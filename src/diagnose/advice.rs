@@ -11,7 +11,7 @@ use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
 
 /// Chunk sizes of `stitch`, in bytes, that are tried for an advice: the default size, and smaller ones. A free range
-/// loses about one chunk, half at each end, when it is joined to others.
+/// that is joined to others loses about the bytes of one chunk, half at each end, since chunks are mapped whole.
 const CHUNK_SIZES: [(u64, Option<u64>); 4] =
     [(20 << 20, None), (8 << 20, Some(8 << 20)), (4 << 20, Some(4 << 20)), (2 << 20, Some(2 << 20))];
 
@@ -19,7 +19,7 @@ const CHUNK_SIZES: [(u64, Option<u64>); 4] =
 pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<(Cause, Vec<Advice>)> {
     let cause = cause(input, figures);
     if input.heap.has_source(input.request.pool) {
-        // The answer of the source under other figures is unknown.
+        // It is unknown what the source would answer under another option.
         return Ok((cause, Vec::new()));
     }
     let advice = [
@@ -57,7 +57,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // The last resort may have moved memory since, so that no ranges are left to join.
+        // After the refusal of the view, the last resort may have moved memory, so that no ranges are left to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
@@ -114,7 +114,7 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
     let joins = input.properties.virtual_memory && kept <= figures.max_held;
-    // If the driver refuses memory here, it would refuse memory to `stitch` too.
+    // If the driver has refused memory to this strategy, it would refuse memory to `stitch` too.
     if figures.stitches || figures.segmented || figures.capturing || !joins || figures.is_refused_by_driver() {
         return None;
     }
@@ -155,7 +155,7 @@ fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
 }
 
-/// Advises a smaller request, or less live memory where freeing live memory can be enough.
+/// Advises a smaller request, or less live memory if freeing live memory can be enough.
 fn ask_less(input: &ReportInput<'_>, cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
     let missing = match cause {
         Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.max_held),

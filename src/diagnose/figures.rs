@@ -12,8 +12,8 @@ use crate::strategy::{Assumption, Estimates, OWN_SEGMENTS_ESTIMATES, joins_free_
 
 /// An advice that depends on how memory would lie under another option is given only if this part (1/n) of the bytes in
 /// use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The recorded
-/// jobs run within 1.5% of their live bytes (docs/measurements, "smallest device"). Where little memory is in use,
-/// three chunks of 20 MiB and a slab are the margin.
+/// jobs run within 1.5% of their live bytes (docs/measurements, "smallest device"). If little memory is in use, the
+/// margin covers three chunks of 20 MiB and a slab of 2 MiB.
 const MARGIN: u64 = 64;
 const LEAST_MARGIN: u64 = 64 << 20;
 
@@ -27,8 +27,8 @@ pub(super) struct Figures<'a> {
     /// Whether views join free memory.
     pub(super) stitches: bool,
     pub(super) capturing: bool,
-    /// The largest request that free memory could serve if views had no bounds, for this stream and with the memory of
-    /// all streams.
+    /// The largest request that free memory could serve if views had no bounds: `servable` with the memory that the
+    /// request's stream may take, `servable_across` with the memory of all streams.
     pub(super) servable: u64,
     pub(super) servable_across: u64,
     /// The bytes by which memory would have to grow.
@@ -41,7 +41,7 @@ pub(super) struct Figures<'a> {
     pub(super) needed: u64,
     /// The free bytes of other private pools.
     pub(super) fenced: u64,
-    /// The bytes that must be left over where an advice depends on how memory would lie.
+    /// The bytes that must be left over for an advice that depends on how memory would lie under another option.
     pub(super) margin: u64,
 }
 
@@ -93,8 +93,8 @@ impl<'a> Figures<'a> {
         self.servable_across > self.servable && (self.servable_across >= self.input.request.size || grown())
     }
 
-    /// Returns whether even a somewhat larger request would have been served, in case memory lies differently. During a
-    /// capture, the memory that a wait would have freed is unknown.
+    /// Returns whether even a somewhat larger request would have been served: under another option, memory may lie
+    /// differently. During a capture, the memory that a wait would have freed is unknown.
     pub(super) fn has_plenty(&self, assumption: Assumption) -> bool {
         // The ends of the view might lie elsewhere in a chunk.
         let more = self.margin.max(largest_chunk(self.input.heap));
@@ -156,7 +156,7 @@ impl<'a> Figures<'a> {
         with_one_more.is_within(self.input.config)
     }
 
-    /// Returns about how many bytes `stitch` could have joined with chunks of this size, if memory lay as it does here.
+    /// Returns about how many bytes `stitch` could have joined with chunks of this size, if memory lay as it does now.
     pub(super) fn joinable(&self, chunk: u64) -> u64 {
         self.free_large().map(|block| block.size.saturating_sub(chunk)).sum()
     }
@@ -195,7 +195,7 @@ impl<'a> Figures<'a> {
         heap.largest_in(request.pool).max(heap.largest_in(heap.idle().of(request.class)))
     }
 
-    /// Returns the largest request of the same kind that would certainly be served at present; 0 if there is none.
+    /// Returns the largest request of the same class that would certainly be served at present; 0 if there is none.
     pub(super) fn at_most(&self) -> u64 {
         let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);

@@ -24,13 +24,13 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) request: &'a Request,
     /// The name of the policy that chooses the memory to spill.
     pub(crate) spill_policy: &'static str,
-    /// The value of `split` with which chunks could be split, if no chunk can be split now.
+    /// The value of the option `split` under which chunks could be split, if no chunk can be split now.
     pub(crate) split: Option<Split>,
-    /// The usage of all views together with a view that the bounds forbade; `None` if they forbade no view.
+    /// If the bounds forbade a view: the usage that all views would have had together with that view.
     pub(crate) refused: Option<ViewUsage>,
     /// The strategy that the present strategy replaces, if any.
     pub(crate) instead_of: Option<StrategyKind>,
-    /// The requests to other processes.
+    /// The questions to other processes for memory, and their answers, if any were asked.
     pub(crate) lending: Option<Lending>,
     /// Whether the driver has refused addresses for the request.
     pub(crate) no_addresses: bool,

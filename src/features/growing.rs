@@ -9,7 +9,7 @@ use crate::heap::GRANULE;
 use crate::ids::{PoolId, StreamId, ViewId};
 use rustc_hash::FxHashMap;
 
-/// The extent of an allocation that grows: the bytes in use, with memory, and reserved.
+/// The extent of an allocation that grows: how many bytes are in use, have memory, and have reserved addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Extent {
@@ -23,10 +23,10 @@ pub struct Extent {
     pub capacity: u64,
 }
 
-/// The most memory that an allocation takes ahead, as a part (1/n) of its bytes. An allocation that grows in small
-/// steps then seldom calls the driver, and 99% of its memory is in use.
+/// The most memory that an allocation takes ahead of need, as a part (1/n) of its bytes. An allocation that grows in
+/// small steps then seldom calls the driver, and 99% of its memory is in use.
 const AHEAD: u64 = 128;
-/// The most bytes that an allocation takes ahead.
+/// The most bytes that an allocation takes ahead of need.
 const MOST_AHEAD: u64 = 64 << 20;
 
 /// The bytes of the next part of an allocation that grows.
@@ -249,7 +249,7 @@ impl Growths {
         self.0.get(&address).ok_or(Error::InvalidAddress { address })
     }
 
-    /// Returns the bytes of an allocation that are in use, with memory, and reserved.
+    /// Returns how many bytes of an allocation are in use, have memory, and have reserved addresses.
     pub(crate) fn extent(&self, address: u64) -> Result<Extent> {
         let Growth { len, mapped, capacity, .. } = *self.get(address)?;
         Ok(Extent { len, mapped, capacity })

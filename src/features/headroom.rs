@@ -1,13 +1,14 @@
 //! The times at which an allocator with a headroom asks the device for its free memory.
 //!
-//! Owns: the pause between two such questions, which are called looks.
+//! Owns: the pause between two such questions (looks).
 
 /// The pause between two looks, in nanoseconds of the device's clock. A look takes 3.4 us on an H200.
 const PAUSE: u64 = 10_000_000;
-/// The number of misses after which a look is due in any case. A miss that maps memory takes some 20 us in the driver.
+/// The number of misses after which a look is due in any case. A miss that maps memory takes some 20 us in the driver,
+/// so a look costs less than 0.1% of 256 such misses.
 const MISSES: u64 = 256;
-/// The largest factor by which the pause and the number of misses between two looks are multiplied while looks free no
-/// memory.
+/// The largest factor by which the pause and the number of misses between two looks are multiplied as long as no look
+/// frees memory.
 const LONGEST: u64 = 64;
 
 /// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be

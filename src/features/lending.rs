@@ -8,11 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The bytes to ask for in addition to the missing bytes, for each earlier answer that did not suffice. The driver
-/// sometimes refuses memory that it reports as free.
+/// The bytes to ask for in addition to the missing bytes, for each earlier answer after which the request failed again.
+/// The driver sometimes refuses memory that it reports as free.
 const MORE_EACH_TIME: u64 = 32 << 20;
-/// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom. Each question
-/// comes after the process has given back its own free memory and the CPU has waited for the GPU.
+/// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom, which saves
+/// time: before each question, it gives back its own free memory and the CPU waits for the GPU.
 const AHEAD: u64 = 8;
 /// The number of answers after which the bytes to ask for grow no more by [`MORE_EACH_TIME`].
 const TIMES_MORE: u64 = 8;
@@ -22,9 +22,9 @@ const TIMES_MORE: u64 = 8;
 /// [`DeviceLending::set_lender`](crate::operations::DeviceLending::set_lender) takes.
 pub trait Lender: Send + Sync {
     /// Asks other processes for memory. The thread that makes the request calls this method without a lock of the
-    /// allocator, after all free memory of this process was given back. Several threads may call the method at once.
-    /// The request is tried again after every answer. If it fails again and the answer has [`Lent::again`], the thread
-    /// asks again.
+    /// allocator, after all free memory of this process was given back. Several threads may call the method at the same
+    /// time. The request is tried again after every answer. If it fails again and the answer has [`Lent::again`], the
+    /// thread asks again.
     ///
     /// The call must return in bounded time, and must not allocate from the allocator.
     fn ask(&self, shortage: &Shortage) -> Lent;

@@ -30,7 +30,7 @@ impl Fingerprint {
     }
 }
 
-/// The two halves of a product of 128 bits, as in wyhash.
+/// Returns the exclusive or of the two halves of a product of 128 bits, as in wyhash.
 #[inline]
 fn mixed(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ 0x9E37_79B9_7F4A_7C15) * u128::from(b ^ 0xD1B5_4A32_D192_ED03);

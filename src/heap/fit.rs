@@ -6,7 +6,7 @@ use super::tables::Heap;
 use crate::ids::{BlockId, Class};
 
 impl Heap {
-    /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if no block serves
+    /// Takes out of the free index the block that serves the request best. Returns [`BlockId::NONE`] if no block serves
     /// the request.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
         if rules.count_ages {

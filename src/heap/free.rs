@@ -1,4 +1,5 @@
-//! The steps from a live block to a free block: requested, completed, merged with its neighbours, indexed.
+//! The steps from a live block to a free block: its free is requested, then completed; the block merges with its free
+//! neighbours and enters the free index.
 //!
 //! Owns: the order of these steps, and how pending blocks are freed. `merging.rs` has the merges.
 

@@ -23,7 +23,7 @@ impl Heap {
         let block = self.blocks[id];
         let Block { address, size, .. } = block;
         let was_split = block.is_split();
-        // As in PyTorch, only free memory of a `malloc` segment counts as inactive split.
+        // As in PyTorch, only free parts of `malloc` segments count in the statistics of inactive splits.
         let counted = block.kind == Kind::Malloc;
         let class = request.class;
         let rest = size - request.size;
@@ -84,7 +84,7 @@ impl Heap {
         let (id, merged, merged_bytes) = self.merge_free(id);
         self.blocks.insert_free(id);
         if kind == Kind::Malloc && was_split {
-            // The block was counted as inactive, and so were the neighbours with which the block merged.
+            // The block was counted as an inactive split, and so were the neighbours with which the block merged.
             let (size, class) = (self.blocks[id].size, pool.class());
             let (now, now_bytes) = if self.blocks[id].is_split() { (1, size) } else { (0, 0) };
             self.journal.inactive_split_removed(class, merged + 1 - now, merged_bytes + was_size - now_bytes);

@@ -7,7 +7,7 @@
 //! marks.rs         canaries and poison          quarantine.rs    freed memory on its way out
 //! ```
 //! ```text
-//! free -> filled with poison -> the streams pass -> checked, unmapped -> addresses kept -> addresses given back
+//! free -> filled with poison -> streams pass the free -> checked, unmapped -> addresses kept -> addresses given back
 //! ```
 //! This code runs only if guard mode is on. A failure of guard mode is logged, and the program goes on.
 
@@ -126,7 +126,7 @@ impl Guard {
         if let Some(memory) = memory {
             self.stats.guarded += 1;
             if self.records.is_mapped(address) {
-                // The block was kept by a private pool and is handed out again by a checkpoint.
+                // The block was kept by a private pool and is handed out again by the restore of a checkpoint.
                 self.records.forget(address);
             } else {
                 self.stats.held_bytes += memory.mapped.size;
@@ -297,7 +297,8 @@ impl Guard {
     fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
         let Block { address, pool, .. } = *context.heap().block(id);
         let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
-        // Live memory of an ended stream belongs to no stream, and an external stream may be destroyed.
+        // Live memory of an ended stream belongs to no stream, and an external stream may be destroyed. So the CPU
+        // waits for the device.
         if ended || context.heap().is_external(stream) {
             context.driver().synchronize()?;
             self.unmap(context, id, address)?;

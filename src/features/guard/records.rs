@@ -7,7 +7,7 @@ use crate::ids::StreamId;
 use crate::report::guard::{Explanation, Freed, FreedMemory, GuardedAllocation, Place};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The most freed allocations without a guard that are remembered. Each record takes about 200 bytes.
+/// The most freed allocations that are remembered of those that were not guarded. Each record takes about 200 bytes.
 const FREED_KEPT: usize = 1 << 16;
 
 /// An allocation, and the state of its checks.
@@ -63,7 +63,7 @@ pub(super) struct Records {
     live: BTreeMap<u64, Record>,
     /// The last allocation that was freed at each address.
     freed: BTreeMap<u64, Record>,
-    /// The records of `freed` that are not guarded, oldest first, as addresses and numbers.
+    /// The records of `freed` that are not guarded, oldest first, as addresses and numbers of allocations.
     unguarded: VecDeque<(u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! The uses that the program reported: the memory that each work uses, and the waits between streams.
+//! The uses that the program reported: which memory the work on a stream uses, and which streams wait for others.
 //!
 //! Owns: the numbers of the uses on each stream, the events that tell whether a use has ended, and the vector clocks
 //! that tell whether a stream waits for a use.
@@ -13,7 +13,7 @@ use crate::streams::destroy_events;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// The log target of guard mode, by which programs can filter.
+/// The target of guard mode's log messages, by which programs can filter them.
 pub(super) const TARGET: &str = "seamalloc::guard";
 
 /// The most unfinished uses of a stream that have an event each. Beyond that, the last event also serves further uses,

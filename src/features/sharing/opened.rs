@@ -32,8 +32,8 @@ impl Opened {
         address
     }
 
-    /// Closes one opening of the range at this address; the next [`Self::give_back`] gives it back. Returns whether the
-    /// range was open.
+    /// Closes one opening of the range at this address; the next [`Self::give_back`] gives the memory back. Returns
+    /// whether the range was open.
     pub(crate) fn close(&mut self, address: u64) -> bool {
         let range = self.ranges.iter().rposition(|range| range.address == address).map(|at| self.ranges.remove(at));
         let found = range.is_some();

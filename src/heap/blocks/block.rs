@@ -196,7 +196,8 @@ impl BlockTable {
 
     /// Makes room for `count` more blocks.
     ///
-    /// The slots for a change are reserved before its driver call, so that the change can always be noted.
+    /// The slots for a change are reserved before the driver call that makes it, so that the change can always be
+    /// noted.
     ///
     /// # Errors
     /// The table cannot hold so many blocks, or the host has no memory for them.

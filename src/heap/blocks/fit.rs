@@ -6,8 +6,8 @@ use super::table::Blocks;
 use crate::ids::{BlockId, PoolIndex};
 
 impl Blocks {
-    /// Takes the block of a pool that serves a request best out of the free index. Returns [`BlockId::NONE`] if no
-    /// block serves the request.
+    /// Takes out of a pool's free index the block that serves a request best. Returns [`BlockId::NONE`] if no block
+    /// serves the request.
     pub(in crate::heap) fn take_fit(&mut self, pool: PoolIndex, request: &Request, rules: &FitRules) -> BlockId {
         let Self { table, free, .. } = self;
         let free = &mut free[pool.slot()];
@@ -16,8 +16,8 @@ impl Blocks {
             return found;
         }
         if rules.growing_edge {
-            // The block with the least room fits best. A block at a growing edge has more room than its size, so a
-            // larger block may have less room.
+            // The block with the least room (its size plus the unmapped addresses after it) fits best. A block at a
+            // growing edge has more room than its size, so a larger block may have less room.
             while room(table, found) > table[found].size {
                 let next = free.successor(table, found);
                 if next.is_none() || room(table, next) >= room(table, found) {

@@ -365,7 +365,8 @@ mod tests {
         }
     }
 
-    /// All blocks are in one bin, and therefore in one tree, in an order that leaves long spines.
+    /// All blocks are in one bin, and therefore in one tree. They are added in an order by which the tree has long
+    /// branches.
     #[test]
     fn the_largest_of_many_in_one_bin_is_the_last_of_its_tree() {
         let mut table = BlockTable::new().unwrap();

@@ -9,8 +9,8 @@ use crate::ids::{Class, PoolIndex, ViewId};
 /// The rules by which a request finds its block, and by which the rest of the block is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FitRules {
-    /// Whether the size of a block at the growing edge of an expandable segment counts with the unmapped addresses
-    /// after the block.
+    /// Whether the unmapped addresses after a block at the growing edge of an expandable segment count as part of the
+    /// block's size.
     pub(crate) growing_edge: bool,
     /// Requests smaller than this size may not take a block of at least this size. Larger requests take such a block
     /// whole.
@@ -30,7 +30,8 @@ pub(crate) struct FitRules {
 }
 
 impl FitRules {
-    /// The smallest block that fits serves a request, wherever the block lies, and all of its rest becomes a block.
+    /// The rules of plain best fit: the smallest block that fits serves a request, wherever the block lies, and all of
+    /// its rest becomes a free block.
     pub(crate) const BEST: Self = Self {
         growing_edge: false,
         max_split_size: u64::MAX,

@@ -22,7 +22,8 @@ pub(crate) enum Rounding {
     Classes,
 }
 
-/// The number of size classes in each power of two. A block is at most an eighth larger than its request.
+/// The number of size classes in each power of two. A block exceeds its request by at most an eighth of the request, or
+/// by less than 512 bytes.
 #[cfg(feature = "baselines")]
 pub(crate) const CLASSES: u64 = 8;
 
@@ -66,7 +67,8 @@ impl Rounding {
         match unpadded {
             0 => 0,
             _ if self.round(unpadded, divisions) <= block => unpadded,
-            // From 512 bytes on, no rule rounds a power of two up, so this request gets a block of its own size.
+            // This request is a power of two. From 512 bytes on, no rule rounds a power of two up, so its block has the
+            // same size.
             _ => 1 << unpadded.ilog2(),
         }
     }

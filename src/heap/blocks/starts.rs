@@ -1,5 +1,5 @@
-//! The table in which the block that covers an address of home is found, in constant time, by the blocks that begin in
-//! each granule.
+//! The table by which the block that covers an address of home is found: for each granule, the first block that begins
+//! in it.
 //!
 //! Owns: [`Starts`], with one entry for each granule of 2 MiB. A split or a merge updates one entry.
 //!
@@ -41,8 +41,8 @@ impl Starts {
         self
     }
 
-    /// Makes the table of a wider span, which begins whole words of bits before the present span. Only entries of the
-    /// ranges are copied: entries between the ranges take no host memory.
+    /// Makes the table of a wider span, which begins a multiple of 64 granules (one word of bits) before the present
+    /// span. Only entries of the ranges are copied: entries between the ranges take no host memory.
     pub(in crate::heap) fn wider(&self, span: Span, ranges: impl Iterator<Item = Span>) -> Grown<Self> {
         let mut out = Self::of_size(span.size)?.placed(span.start);
         let moved = ((self.from - span.start) / GRANULE) as usize;

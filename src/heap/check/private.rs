@@ -28,8 +28,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A live block of a private pool takes the slow path of a free, and its view is pinned. The block lies in memory
-    /// of the kind from which the private pool gets its memory.
+    /// A live block of a private pool takes the slow path of a free, and its view is pinned. If the private pool has
+    /// segments of its own, all its blocks lie in `malloc` segments.
     pub(super) fn blocks_of_private_pools_stay_theirs(&self) -> Checked {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);

@@ -4,8 +4,8 @@ use super::found::{Checked, Found};
 use crate::heap::tables::Heap;
 
 impl Heap {
-    /// Spilled memory is counted apart from the held memory of the device. A spilled chunk does not sleep, and code
-    /// outside the allocator does not know its memory.
+    /// Spilled memory is counted apart from the held memory of the device. A spilled chunk neither sleeps nor is a
+    /// slab, and code outside the allocator does not know its memory.
     pub(super) fn what_is_spilled_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)

@@ -71,7 +71,7 @@ fn home_end(heap: &Heap) -> u64 {
     heap.home.map().unwrap().span.end()
 }
 
-/// A change to a table: its name, the change, and the text of the check.
+/// A change to a table: its name, the change, and a part of the error text of the check.
 type Break = (&'static str, fn(&mut Heap), &'static str);
 
 fn change(heap: &mut Heap, id: BlockId, change: impl FnOnce(&mut Block)) {

@@ -52,7 +52,8 @@ impl Heap {
         id
     }
 
-    /// Counts all parts of a block that was cut as free. [`Heap::hand_out`] subtracts the part that is handed out.
+    /// Counts as free (in the statistics of inactive splits) all parts of a block that was cut. [`Heap::hand_out`]
+    /// subtracts the part that is handed out.
     fn count_cut(&mut self, block: &Block, cuts: u64) {
         if cuts == 0 || block.kind != Kind::Malloc {
             return;

@@ -1,7 +1,7 @@
 //! Copies within host memory by several threads.
 //!
 //! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that was never
-//! touched before. A link to a GPU carries 55 GB/s.
+//! touched before. A link to a GPU carries 55 GB/s, so one thread would slow the copies to and from the GPU down.
 
 use crate::fallible::{Grown, TryPush, with_room};
 use std::num::NonZero;
@@ -10,11 +10,11 @@ use std::thread;
 /// The bytes of one part, which one thread copies.
 pub(super) const PART: usize = 4 << 20;
 
-/// The number of parts from which on threads are used. Starting a thread takes as long as copying a part, and needs
+/// Copies of at least this number of parts use threads. Starting a thread takes as long as copying a part, and needs
 /// host memory whose lack cannot be handled. So small copies use no threads.
 const FOR_THREADS: usize = 8;
 
-/// The most threads that copy at once.
+/// The most threads that copy at the same time.
 const THREADS: usize = 8;
 
 /// The copy of one part, and whether the copy was made.
@@ -60,7 +60,7 @@ pub(in crate::heap) fn append(parts: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Grown<(
     for job in jobs {
         match job.to {
             To::New(bytes) if job.done => parts.push(bytes),
-            // The reservation cannot succeed, and returns the error.
+            // This reservation cannot succeed. It only makes the error that is returned.
             _ => Vec::<u8>::new().try_reserve_exact(usize::MAX)?,
         }
     }

@@ -14,7 +14,7 @@ use crate::heap::fingerprint::Fingerprint;
 use crate::ids::{ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
-/// The most addresses of home, in bytes (64 TiB): no tested driver reserved more at once.
+/// The most addresses of home, in bytes (64 TiB): no tested driver reserved more in one call.
 pub(crate) const MAX_HOME: u64 = 64 << 40;
 
 /// Physical memory at its place at home.
@@ -77,8 +77,8 @@ pub(crate) struct ChunkMap {
     /// One bit for each granule: 1 if the granule belongs to a chunk that is not mapped at home.
     bare: Vec<u64>,
     bare_chunks: usize,
-    /// The address from which on all slabs for small blocks lie. If home is scattered, large chunks lie beyond this
-    /// address too.
+    /// The address from which on all slabs for small blocks lie. Large chunks may lie above this address too, if home
+    /// has memory in several places.
     slabs_from: u64,
     /// The fingerprint of the places of all chunks.
     fingerprint: Fingerprint,

@@ -1,5 +1,5 @@
 //! Memory of the driver's stream-ordered pool. Each allocation of the pool is a segment with one block. The pool's
-//! other memory is idle.
+//! other memory serves no allocation, and counts as idle.
 //!
 //! Owns: how allocations of the pool are added and removed. Only the driver divides the pool's memory.
 
@@ -43,7 +43,7 @@ impl Heap {
         if end.is_some_and(is_apart) { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 
-    /// Removes a free allocation that was given back to the pool. The release was reported before.
+    /// Removes a free allocation that was given back to the pool. Observers were told of the release before.
     pub(crate) fn remove_pooled_segment(&mut self, id: BlockId) {
         let Span { start, size } = self.blocks[id].span();
         self.remove_malloc_segment(id);

@@ -50,10 +50,10 @@ impl Heap {
         Ok(ExchangeRoom { new: with_room(count)?, slots })
     }
 
-    /// Notes that other chunks are mapped at all places of a chunk. `parts` gives the bytes and the handle of each
+    /// Notes that other chunks have replaced a chunk at all its places. `parts` gives the bytes and the handle of each
     /// part. The parts add up to the chunk, and the handle is `None` for a part without memory. `spilled` says whether
     /// the new memory is host memory. The new chunks are mapped at home if the old chunk was mapped there. Observers
-    /// get no event of a live block.
+    /// get no event about live blocks.
     ///
     /// # Errors
     /// The chunk does not exist.

@@ -7,7 +7,7 @@
 //! ```text
 //! reserved   |............................................|
 //! chunks     |aaaa|bb|cc|dddddd|ee|                       |   mapped: the size of the view
-//! parts      |1       |2       |                          |   handed out: the extent; d, e are free, still mapped
+//! parts      |1      |2 |                                 |   handed out: the extent; d, e are free, still mapped
 //! ```
 
 use super::view::{Extent, NewView, View};
@@ -95,15 +95,15 @@ impl Heap {
         self.home.views.set_growing(view, Some(extent));
     }
 
-    /// Returns whether freed parts of a view still wait for streams. Until then, no other block can lie at their
-    /// addresses.
+    /// Returns whether freed parts of a view still wait for streams. As long as they wait, no other block can lie at
+    /// their addresses.
     pub(crate) fn has_pending_parts(&self, id: ViewId) -> bool {
         let view = self.home.views.get(id);
         view.is_some_and(|view| view.users > view.growing.map_or(0, |extent| extent.parts))
     }
 
     /// Returns the chunks mapped after the parts of a view. For a request of `size` bytes of a pool, the first of these
-    /// chunks are kept in place, up to the first chunk that is not free for the pool.
+    /// chunks are kept in place, until they have `size` bytes or a chunk is not free for the pool.
     pub(crate) fn tail(&self, id: ViewId, size: u64, pool: PoolIndex) -> Result<Tail> {
         const BROKEN: Error = Error::Internal("a view that grows is gone");
         let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id)).ok_or(BROKEN)?;
