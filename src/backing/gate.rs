@@ -12,12 +12,23 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the CPU waits for the streams in each try to close the gate, in nanoseconds. The streams that the gate has
-/// reached stand still meanwhile. A kernel on each stream makes the gate. If another thread launches work between two of
-/// these kernels, the gate may never close, so the first tries are short. A program whose threads run ahead has given
-/// its streams work for many milliseconds, so the later tries are long. No try is longer, because work that takes longer
-/// may wait for other ranks, which may wait for a held stream.
-const PATIENCE_NS: [u64; 7] = [2_000_000, 2_000_000, 2_000_000, 20_000_000, LONGEST_NS, LONGEST_NS, LONGEST_NS];
+/// The tries to close the gate: how long the CPU waits for the streams, in nanoseconds, and whether a pause follows a
+/// try that fails. The streams that the gate has reached stand still meanwhile.
+///
+/// A kernel on each stream makes the gate. If another thread launches work between two of these kernels, the gate may
+/// never close, so the first tries are short. A program whose threads run ahead has given its streams work for many
+/// milliseconds, so the later tries are long. During a long try such threads come to wait for held streams. A try
+/// without a pause in between then launches its kernels before these threads launch more work. No try is longer,
+/// because work that takes longer may wait for other ranks, which may wait for a held stream.
+const TRIES: [(u64, bool); 7] = [
+    (2_000_000, true),
+    (2_000_000, true),
+    (2_000_000, true),
+    (20_000_000, false),
+    (LONGEST_NS, true),
+    (LONGEST_NS, false),
+    (LONGEST_NS, false),
+];
 const LONGEST_NS: u64 = 200_000_000;
 /// The longest pause between two tries: so many times the patience of the last try, and at most so many nanoseconds.
 const PAUSES: u64 = 4;
@@ -71,14 +82,15 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     let (streams, on) = context.on_streams();
     let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
     // If an earlier gate of the request took longer, tries as short would only add to the time that streams stand still.
-    for patience in PATIENCE_NS.into_iter().filter(|patience| *patience >= context.gate_took_ns) {
+    for (patience, pauses) in TRIES.into_iter().filter(|(patience, _)| *patience >= context.gate_took_ns) {
         let (begin, before) = (Instant::now(), driver.clock_ns());
         match driver.close_gate(&held, copies, patience) {
             Ok(true) => {
                 context.gate_took_ns = driver.clock_ns().saturating_sub(before).min(LONGEST_NS);
                 return Ok(Some(ClosedGate(driver)));
             }
-            Ok(false) => pause(begin.elapsed(), patience),
+            Ok(false) if pauses => pause(begin.elapsed(), patience),
+            Ok(false) => {}
             // A stream was destroyed meanwhile, so no gate is closed.
             Err(error) if error.status.may_name_no_stream() => return Ok(None),
             Err(error) => return Err(error.into()),
