@@ -42,8 +42,8 @@
 // The contents of live blocks are kept in a file, which must not exist.
 #define SEAM_BACKUP_FILE 2
 
-// The contents of live blocks are kept in page-locked host memory, which is copied to and from at the speed of
-// the link, and kept for the next sleep.
+// The contents of live blocks are kept in page-locked host memory. Copies to and from this memory run at the speed of
+// the link to the GPU. The memory is kept for the next sleep.
 #define SEAM_BACKUP_PINNED 3
 
 // For `stage` of `seam_sleep_notice`: a tag is about to sleep.
@@ -84,7 +84,8 @@ typedef enum {
     SEAM_STATUS_OUT_OF_MEMORY = 3,
     // No device has as much memory as was asked for.
     SEAM_STATUS_REQUEST_TOO_LARGE = 4,
-    // No live allocation of this allocator starts at the address: freed twice, or of another allocator.
+    // No live allocation of this allocator starts at the address: it was freed already, or belongs to another
+    // allocator.
     SEAM_STATUS_INVALID_ADDRESS = 5,
     // The stream is one that memory cannot be ordered by (`cudaStreamPerThread`).
     SEAM_STATUS_INVALID_STREAM = 6,
@@ -101,7 +102,7 @@ typedef enum {
     // The device lacks virtual memory management, or pools of stream-ordered memory, and the strategy needs them;
     // `strategy:caching` does not need them.
     SEAM_STATUS_NO_VIRTUAL_MEMORY = 12,
-    // A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
+    // A driver call failed for another reason than too little memory. `seam_last_driver_status` has its `CUresult`.
     SEAM_STATUS_DRIVER = 13,
     // A file could not be read or written, or the recorded history does not make a trace.
     SEAM_STATUS_FILE = 14,
@@ -121,7 +122,8 @@ typedef enum {
     // The private pool has memory already, or segments of its own. The kind of its segments is chosen once, before it
     // has any.
     SEAM_STATUS_POOL_IN_USE = 21,
-    // The source of a private pool failed otherwise than for want of memory, or returned an impossible address.
+    // The source of a private pool failed for another reason than too little memory, or returned an impossible
+    // address.
     SEAM_STATUS_SOURCE = 22,
     // Memory cannot be shared with other processes, or shared memory cannot be opened: the handle is bad, the process
     // is gone, or it has freed the memory. Or memory cannot be shared with other devices, because the driver owns the
@@ -197,7 +199,7 @@ typedef uint64_t seam_allocator;
 // device every value is a stream.
 typedef void *seam_stream;
 
-// A request for which there is too little memory, as a callback gets it. Sizes are in bytes.
+// The description of a request for which there is too little memory, which a callback gets. Sizes are in bytes.
 typedef struct {
     // The size of this struct in the library: fields beyond this size do not exist.
     size_t size;
@@ -297,9 +299,10 @@ typedef struct {
     uint64_t stream_waits;
     // Bytes of free memory that one stream got from another after such waits.
     uint64_t stream_wait_bytes;
-    // Bytes of freed memory that recorded streams still used, and that requests got after such waits.
+    // Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after
+    // such waits.
     uint64_t recorded_wait_bytes;
-    // Bytes by which memory grew because a stream would otherwise have waited for work of the present round.
+    // Bytes by which memory grew because a stream would otherwise have waited for recent work of another stream.
     uint64_t overlap_growth_bytes;
     // Bytes of host memory that the allocator's tables take, approximately.
     uint64_t host_bytes;
@@ -331,7 +334,7 @@ typedef struct {
     // How often the allocator asked the device how much memory is free, to give memory back if that is too little
     // (option `headroom`).
     uint64_t headroom_looks;
-    // How often too little was free.
+    // How often the device had too little free memory then.
     uint64_t headroom_short;
     // How often memory was given back for the headroom.
     uint64_t headroom_yields;
@@ -445,7 +448,7 @@ typedef struct {
     uint64_t address;
     // The size in bytes.
     uint64_t total_size;
-    // The stream whose requests the segment serves; the default stream where memory goes from stream to stream.
+    // The stream whose requests the segment serves; the default stream if the memory serves all streams.
     seam_stream stream;
     // The private pool that the segment serves; both numbers are 0 if it serves all requests.
     seam_pool pool;
@@ -471,8 +474,8 @@ typedef struct {
     uint64_t spilled;
 } seam_block;
 
-// Receives a segment and its blocks, which tile the segment in the order of addresses. Both are valid during the call
-// only. The function must return (no exception, no longjmp).
+// Receives a segment and its blocks, which tile the segment in the order of addresses. The segment and the blocks are
+// valid during the call only. The function must return (no exception, no longjmp).
 typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
 
 // The message about a tag that a callback gets.
@@ -492,15 +495,16 @@ typedef struct {
 // change. It must return (no exception, no longjmp).
 typedef bool (*seam_sleep_callback)(const seam_sleep_notice *notice, void *user);
 
-// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2
-// MiB. `*address` gets the address of the segment's first byte, a multiple of 512. The segment must not overlap memory
-// that the allocator already has. Returns 0 after success. If there is too little memory, the function returns
-// `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL; the allocator then gives back the memory that it can and asks again.
-// Any other number is a failure.
+// Gives a private pool a segment of `bytes`: 2 MiB, the size in the option `large_segment_size_mb` (20 MiB by
+// default), or another multiple of 2 MiB. `*address` gets the address of the segment's first byte, a multiple of 512.
+// The segment must not overlap memory that the allocator already has. Returns 0 after success. If there is too little
+// memory, the function returns `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL; the allocator then gives back the memory
+// that it can and asks again. Any other number is a failure.
 //
-// The thread that makes the request calls this function, under the allocator's lock, and during a stream capture in
-// relaxed mode. The function may call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait
-// for a thread that may call this library. It must return (no exception, no longjmp).
+// The thread that makes the request calls this function, under the allocator's lock. During a stream capture the
+// thread is in CUDA's relaxed capture mode. The function may call CUDA, but nothing of this library
+// (`SEAM_STATUS_REENTRANT`), and must not wait for a thread that may call this library. It must return (no exception,
+// no longjmp).
 typedef int32_t (*seam_segment_alloc)(size_t bytes, void **address, void *user);
 
 // Takes back a whole segment that `seam_segment_alloc` gave and that nothing uses any more. Returns 0 after success.
@@ -530,15 +534,15 @@ const char *seam_version(void);
 // the defaults. After a failure `*allocator` is 0.
 seam_status seam_create(const char *device, const char *options, seam_allocator *allocator);
 
-// Writes options, given as `seam_create` takes them, in the library's own words: each option that differs from its
-// default, once, or "" if none differs. Returns `SEAM_STATUS_OPTIONS` if the options cannot be read. The call creates
-// no allocator, so a process may read options before it forks. The buffer is as in `seam_stats_json`.
+// Writes options, given as `seam_create` takes them, in a uniform form: each option that differs from its default,
+// once, or "" if none differs. Returns `SEAM_STATUS_OPTIONS` if the options cannot be read. The call creates no
+// allocator, so a process may read options before it forks. The buffer is as in `seam_stats_json`.
 seam_status seam_read_options(const char *options, char *buffer, size_t capacity, size_t *length);
 
 // Destroys an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
 // streams that still use some of it. Live blocks stay valid; the device gets their memory back only when the process
 // ends. If other threads are in a call with the allocator, or a callback of the allocator calls this function, the
-// last such call does the work.
+// allocator is destroyed when the last of these calls ends.
 seam_status seam_destroy(seam_allocator allocator);
 
 // Allocates `size` bytes for work on `stream`, at an address that is a multiple of 512. For 0 bytes `*address` is
@@ -548,8 +552,8 @@ seam_status seam_malloc(seam_allocator allocator, size_t size, seam_stream strea
 // Allocates `size` bytes that the CPU uses too, at an address that is a multiple of 512. The allocator must be of
 // "pinned:0", "host:4GiB", or a simulated device. Work on a stream may use the memory once `seam_record_stream` has
 // named the stream. Memory that `seam_free` freed is reused only when each stream that was named has passed all work
-// that it was given before the free, since the CPU is in no stream's order. For 0 bytes `*address` is NULL, which is
-// no error. After a failure `*address` is NULL too. Returns `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and
+// that it was given before the free, since no stream orders what the CPU does. For 0 bytes `*address` is NULL, which
+// is no error. After a failure `*address` is NULL too. Returns `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and
 // with options that look at contents (`guard`, `spill`, `split:ungated`).
 seam_status seam_host_malloc(seam_allocator allocator, size_t size, void **address);
 
@@ -558,7 +562,7 @@ seam_status seam_host_malloc(seam_allocator allocator, size_t size, void **addre
 seam_status seam_free(seam_allocator allocator, void *address);
 
 // Frees as `seam_free` does, for a program that names the stream of the last use. If the memory was allocated for
-// another stream, it is reused only after both streams have passed their work.
+// another stream, it is reused only after both streams have passed all work that they were given so far.
 seam_status seam_free_on(seam_allocator allocator, void *address, seam_stream stream);
 
 // Frees as `seam_free` does, for a program that has a current stream, as PyTorch has: work on the current stream may
@@ -578,9 +582,9 @@ seam_status seam_record_stream(seam_allocator allocator, void *address, seam_str
 // captured.
 seam_status seam_forget_stream(seam_allocator allocator, seam_stream stream);
 
-// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names.
-// While chunks are split under live addresses (the option `split`), the stream stands still. Call `seam_forget_stream`
-// before the stream is destroyed.
+// Tells the allocator of a stream that may use the allocator's memory although no request, free or
+// `seam_record_stream` names the stream. While chunks are split under live addresses (the option `split`), the stream
+// stands still. Call `seam_forget_stream` before the stream is destroyed.
 seam_status seam_announce_stream(seam_allocator allocator, seam_stream stream);
 
 // Says that the owner of `stream` may destroy it without telling the allocator. From now on the allocator names the
@@ -593,8 +597,8 @@ seam_status seam_set_borrowed(seam_allocator allocator, seam_stream stream);
 // Lets the device with this ordinal read and write all memory that the allocator holds and will hold.
 seam_status seam_enable_peer_access(seam_allocator allocator, uint32_t ordinal);
 
-// Returns how many bytes of the allocation that starts at `address` may be used: with the rounding, except in guard
-// mode.
+// Returns how many bytes of the allocation that starts at `address` may be used: the requested bytes, rounded up
+// except in guard mode.
 seam_status seam_size_of(seam_allocator allocator, void *address, size_t *size);
 
 // Gives back to the device all free memory that can go back, after a wait for the streams that still use some of it.
@@ -608,7 +612,7 @@ seam_status seam_trim(seam_allocator allocator, uint64_t bytes, uint64_t *given)
 
 // Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
 // until no more can go back without a wait. `given` gets the number of bytes given back; it may be NULL. Requests that
-// find no free block do this too, now and then. A program without such requests calls this function before other
+// find no free block do this too, from time to time. A program without such requests calls this function before other
 // programs need memory. With `headroom:0B`, and during a stream capture, the call does nothing.
 seam_status seam_keep_headroom(seam_allocator allocator, uint64_t *given);
 
@@ -694,10 +698,10 @@ seam_status seam_pool_reserve(seam_allocator allocator,
                               seam_stream stream,
                               void **address);
 
-// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its
-// stream. The address and the contents stay. A `size` below the present size changes nothing. Once the stream was
-// forgotten, the allocation cannot grow. If the allocation already has that much memory, the device is not called.
-// After `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` the allocation is as it was.
+// Grows an allocation of `seam_reserve`, so that later work on its stream can use at least its first `size` bytes. The
+// address and the contents stay. A `size` below the present size changes nothing. Once the stream was forgotten, the
+// allocation cannot grow. If the allocation already has that much memory, the device is not called. After
+// `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` the allocation is as it was.
 seam_status seam_grow(seam_allocator allocator, void *address, size_t size);
 
 // Gives back the memory of an allocation of `seam_reserve` beyond its first `size` bytes, as `seam_free` does, in
@@ -709,13 +713,13 @@ seam_status seam_shrink(seam_allocator allocator, void *address, size_t size);
 // for memory that it allocated as `kRESIZABLE`.
 seam_status seam_resize(seam_allocator allocator, void *address, size_t size);
 
-// Returns how many bytes of an allocation of `seam_reserve` are in use, as last requested (`len`), have memory
-// (`mapped`), and are reserved (`capacity`). Each pointer may be NULL.
+// Returns three sizes of an allocation of `seam_reserve` in bytes: the size that was last requested (`len`), the part
+// with memory (`mapped`), and the reserved addresses (`capacity`). Each pointer may be NULL.
 seam_status seam_extent(seam_allocator allocator, void *address, size_t *len, size_t *mapped, size_t *capacity);
 
 // Describes an address in a sentence: the allocation, live or freed, in which or at whose edge the address lies, with
-// its size, streams and number. The text is "" if this is not known, or guard mode is off. The function works after an
-// illegal address was used, when every call of CUDA fails. The buffer is as in `seam_stats_json`.
+// its size, streams and number. The text is "" if no such allocation is known, or guard mode is off. The function
+// works after an illegal address was used, when every call of CUDA fails. The buffer is as in `seam_stats_json`.
 seam_status seam_explain(seam_allocator allocator, const void *address, char *buffer, size_t capacity, size_t *length);
 
 // Writes the mistakes of the program that guard mode has found, the first 1000, oldest first, as a JSON array of
@@ -767,10 +771,10 @@ void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 // name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
 // `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
 // SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
-// nothing if the process serves already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
+// nothing if such a thread runs already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
 seam_status seam_serve(const char *path);
 
-// Ends the service that `seam_serve` began. Does nothing if the process does not serve.
+// Ends the thread that `seam_serve` started, and removes its socket. Does nothing if no such thread runs.
 seam_status seam_serve_stop(void);
 
 // Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). The
@@ -802,7 +806,7 @@ void *seamalloc_malloc(size_t size, int device, seam_stream stream);
 
 // Frees memory that `seamalloc_malloc` allocated for the same device: the freeing half of PyTorch's pluggable
 // signature. `size` is ignored. If the memory was allocated for a stream other than `stream`, it is reused only after
-// both streams have passed their work. NULL is ignored.
+// both streams have passed all work that they were given so far. NULL is ignored.
 //
 // A call that fails (for memory that is freed twice, or is of another device or allocator) changes nothing, sets the
 // last error of the thread, and sends a message. In a forked child, which holds copies of its parent's pointers, the
@@ -847,8 +851,8 @@ seam_status seam_pool_open(seam_allocator allocator, seam_pool pool);
 seam_status seam_pool_retain(seam_allocator allocator, seam_pool pool);
 
 // Ends one use of a private pool. With the last use the pool's memory becomes free for all requests; memory that a
-// graph may use becomes free once the device has passed all its work. Live allocations stay valid. No graph that was
-// captured with the pool may be launched afterwards.
+// graph may use becomes free once the device has completed all work that it was given so far. Live allocations stay
+// valid. No graph that was captured with the pool may be launched afterwards.
 seam_status seam_pool_release(seam_allocator allocator, seam_pool pool);
 
 // Allocates as `seam_malloc` does, from a private pool, whatever routes exist. `seam_free` frees the memory.
@@ -862,15 +866,16 @@ seam_status seam_pool_begin_streams(seam_allocator allocator,
                                     size_t count,
                                     uint32_t flags);
 
-// Routes as `seam_pool_begin_streams` does, but all requests of the calling thread, whatever their stream.
+// Routes all requests of the calling thread to a private pool, whatever their stream, as `seam_pool_begin_streams`
+// does for streams.
 seam_status seam_pool_begin_thread(seam_allocator allocator, seam_pool pool, uint32_t flags);
 
-// Routes as `seam_pool_begin_streams` does, but all requests of all threads that no other route covers. Other routes
-// go first, whether they were begun before or after this one. PyTorch's backward passes run in threads of their own,
-// which this route covers.
+// Routes to a private pool, as `seam_pool_begin_streams` does, all requests of all threads that no other route covers.
+// Other routes go first, whether they were begun before or after this one. PyTorch's backward passes run in threads of
+// their own, which this route covers.
 seam_status seam_pool_begin_other_threads(seam_allocator allocator, seam_pool pool);
 
-// Routes as `seam_pool_begin_streams` does, but the requests for which `filter` returns true.
+// Routes to a private pool, as `seam_pool_begin_streams` does, the requests for which `filter` returns true.
 seam_status seam_pool_begin_filter(seam_allocator allocator,
                                    seam_pool pool,
                                    seam_pool_filter filter,
@@ -892,10 +897,10 @@ seam_status seam_pool_blocks(seam_allocator allocator,
                              size_t *count);
 
 // Frees every live block of a private pool, then hands out the blocks of a checkpoint (`seam_pool_blocks`) again, at
-// the same addresses and over the same memory. This is for memory that a launch of a graph has filled, although it was
-// freed when the graph was captured. Returns `SEAM_STATUS_NOT_RESTORABLE` if a block cannot be had, and always with a
-// strategy other than `stitch`. Large blocks are restored first; the blocks that were restored before the failure stay
-// live. The call may wait for the streams on which the pool's memory was freed.
+// the same addresses and over the same memory. This is for memory that a launch of a graph has filled, although the
+// program freed it while the graph was captured. Returns `SEAM_STATUS_NOT_RESTORABLE` if a block cannot be had, and
+// always with a strategy other than `stitch`. Large blocks are restored first; the blocks that were restored before
+// the failure stay live. The call may wait for the streams on which the pool's memory was freed.
 seam_status seam_pool_restore(seam_allocator allocator, seam_pool pool, const seam_pool_block *blocks, size_t count);
 
 // Fills in the statistics of a private pool. The call walks all blocks.
@@ -931,10 +936,10 @@ seam_status seam_record_write(seam_allocator allocator, const char *path);
 // entry for each device with memory, with `layout` true and the output of `seamalloc whatif --json` without `owners`.
 //
 // The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job
-// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that was held
-// and free when memory ran out), or "unknown". The strategy is the one in `options`; if `options` name none, there is
-// an entry for each strategy. The call replays the job several times, which takes seconds for each million of
-// operations. The buffer is as in `seam_stats_json`.
+// was recorded on. `device_from` says how this memory is known: "noted", or "refusal" (from the memory that PyTorch
+// held and the device had free when memory ran out), or "unknown". The strategy is the one in `options`; if `options`
+// name none, there is an entry for each strategy. The call replays the job several times, which takes seconds for each
+// million of operations. The buffer is as in `seam_stats_json`.
 seam_status seam_whatif_json(const char *path,
                              const char *device,
                              const char *options,
@@ -947,15 +952,15 @@ seam_status seam_whatif_json(const char *path,
 seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor visitor, void *user);
 
 // Names a live allocation so that another process can open it with `seam_open_shared`. The handle is a sequence of
-// bytes, to be sent unchanged: some dozens, and 16 for each chunk of the memory. At most `capacity` bytes are written
-// to `handle`, or none if the handle is longer (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the
-// handle. `*offset` gets the offset in bytes of the allocation in the opened memory. With a capacity of 0, `handle`
-// may be NULL.
+// some dozens of bytes, and 16 more for each chunk of the memory; send it unchanged. At most `capacity` bytes are
+// written to `handle`, or none if the handle is longer (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of
+// the handle. `*offset` gets the offset in bytes of the allocation in the opened memory. With a capacity of 0,
+// `handle` may be NULL.
 //
 // The allocation must stay live until everyone who got the handle has closed it. The first call starts a thread that
-// sends the memory to processes of the same user (and of root) that have the handle. A shared allocation costs an open
-// file descriptor for each chunk that it touches, until the last of the allocations that share a chunk is freed: they
-// have one descriptor between them. A call that fails costs none.
+// sends the memory to processes of the same user (and of root) that have the handle. Each chunk that shared
+// allocations touch costs one open file descriptor, until the last of these allocations is freed. A call that fails
+// leaves no new descriptor open.
 seam_status seam_share(seam_allocator allocator,
                        void *address,
                        void *handle,
@@ -969,7 +974,7 @@ seam_status seam_share(seam_allocator allocator,
 // is kept without this call.
 seam_status seam_fix_memory(seam_allocator allocator, void *address);
 
-// Opens memory that a process shares, by the handle of `seam_share`, and returns the address at which the memory
+// Opens memory that a process shares, by the handle of `seam_share`. `*address` gets the address at which the memory
 // begins in this process. The device may read and write the memory, on any stream; the program must order this work
 // with that of the other process. Opening a handle twice gives two addresses, or the same address twice (memory of
 // `cudaMalloc`); in both cases the memory must be closed twice. Returns `SEAM_STATUS_IPC` for a bad handle, for memory
@@ -1005,9 +1010,9 @@ seam_status seam_pool_open_tag(seam_allocator allocator, seam_pool pool);
 // Waits for the device, keeps the contents of the tag's live blocks as `backup` says (`SEAM_BACKUP_HOST`,
 // `SEAM_BACKUP_PINNED`, `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL
 // otherwise), and gives all of the tag's physical memory back. `given` gets the number of bytes given back; it may be
-// NULL. The addresses stay. Until `seam_pool_wake` has returned, no work of any stream, device or process may use the
-// tag's memory. Meanwhile blocks can be freed, and requests for the tag return `SEAM_STATUS_POOL_ASLEEP`. After a
-// failure everything is as before.
+// NULL. The blocks keep their addresses. Until `seam_pool_wake` has returned, no work of any stream, device or process
+// may use the tag's memory. While the tag sleeps, blocks can be freed, and requests for the tag return
+// `SEAM_STATUS_POOL_ASLEEP`. After a failure everything is as before.
 seam_status seam_pool_sleep(seam_allocator allocator,
                             seam_pool pool,
                             uint32_t backup,
@@ -1025,10 +1030,10 @@ seam_status seam_pool_wake(seam_allocator allocator, seam_pool pool, uint64_t *t
 //
 // After the last use of the pool was released, its free memory goes back at the next `seam_pool_empty`,
 // `seam_empty_cache`, `seam_trim` or `seam_destroy`, or before a request would fail. Live memory goes back in the same
-// way once it was freed. `end`, which may be NULL, is called exactly once. This call calls it if the call fails, or if
-// `alloc` and `free` are NULL. Otherwise it is called when the last of the memory has gone back. If an allocator is
-// destroyed while blocks of the pool are live, `end` is never called. The call fails with `SEAM_STATUS_POOL_IN_USE` if
-// the pool has memory already, or segments of its own.
+// way once it was freed. `end`, which may be NULL, is called exactly once. `seam_pool_open_with` itself calls `end` if
+// it fails, or if `alloc` and `free` are NULL. Otherwise `end` is called when the last of the memory has gone back. If
+// an allocator is destroyed while blocks of the pool are live, `end` is never called. The call fails with
+// `SEAM_STATUS_POOL_IN_USE` if the pool has memory already, or segments of its own.
 seam_status seam_pool_open_with(seam_allocator allocator,
                                 seam_pool pool,
                                 seam_segment_alloc alloc,
@@ -1047,7 +1052,7 @@ seam_status seam_pool_set_unsplit(seam_allocator allocator, seam_pool pool);
 // being captured.
 seam_status seam_pool_empty(seam_allocator allocator, seam_pool pool, uint64_t *given);
 
-// Allocates as `seam_pool_malloc` does, but only free memory of one range that the pool holds. `*address` is NULL if
+// Allocates as `seam_pool_malloc` does, but only from a free range that the pool already holds. `*address` is NULL if
 // there is no such range, which is no error. The call takes no new memory, and does not wait.
 seam_status seam_pool_malloc_held(seam_allocator allocator,
                                   seam_pool pool,
@@ -1056,8 +1061,8 @@ seam_status seam_pool_malloc_held(seam_allocator allocator,
                                   void **address);
 
 // Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`,
-// `SEAM_ADVICE_HOT`). The advice matters with the option `spill:host=SIZE`, by which live memory that does not fit the
-// device lies in host memory.
+// `SEAM_ADVICE_HOT`). The advice matters only with the option `spill:host=SIZE`, with which live memory that does not
+// fit the device lies in host memory.
 seam_status seam_advise(seam_allocator allocator, void *address, uint32_t advice);
 
 // Lets spilled memory come back to the device, as far as there is room; free memory is given back for this. `returned`
