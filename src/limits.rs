@@ -28,7 +28,7 @@ impl Increase {
         Self { against_fraction: Some(bytes), against_bytes: Some(bytes) }
     }
 
-    /// Returns the increase for a whole segment, which counts against the fraction only, as in PyTorch.
+    /// Returns the increase for a whole segment, which counts against `memory_fraction` only, as in PyTorch.
     pub(crate) const fn segment(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: None }
     }

@@ -122,20 +122,20 @@ figures! {
         pub views_dropped: u64 = views_dropped,
         /// How often one stream waited, on the GPU, for another stream's work on freed memory.
         pub stream_waits: u64 = stream_waits,
-        /// Bytes of free memory that one stream got from another after such waits.
+        /// Bytes of free memory that one stream got from another after the waits in `stream_waits`.
         pub stream_wait_bytes: u64 = waits.bytes,
-        /// Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after
-        /// such waits.
+        /// Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after the
+        /// waits in `stream_waits`.
         pub recorded_wait_bytes: u64 = waits.recorded_bytes,
         /// Bytes by which memory grew because a stream would otherwise have waited for recent work of another stream.
         pub overlap_growth_bytes: u64 = waits.grown_bytes,
         /// Bytes of host memory that the allocator's tables take, approximately.
         pub host_bytes: u64 = host_bytes,
-        /// Operations that made a driver call.
+        /// Operations that made a driver call (stalls).
         pub stalls: u64 = stalls.count,
-        /// The total time of these operations in the driver.
+        /// The total time of the stalls in the driver.
         pub stall_total_ns: u64 = stalls.total_ns,
-        /// The longest time of one such operation in the driver, since `seam_reset_peak_stats`.
+        /// The longest time of one stall in the driver, since `seam_reset_peak_stats`.
         pub stall_worst_ns: u64 = stalls.worst_ns,
         /// Chunks that were split (option `split:last_resort`).
         pub splits: u64 = splits.chunks,
@@ -146,20 +146,20 @@ figures! {
         /// Requests for which the CPU waited until work on the GPU was done with freed memory (see the option
         /// `wait_ms`).
         pub pending_waits: u64 = pending_waits.requests,
-        /// The events for which these requests waited.
+        /// The events for which the requests in `pending_waits` waited.
         pub pending_wait_events: u64 = pending_waits.events,
-        /// How often these requests waited, in the end, for all work of the device.
+        /// How often the requests in `pending_waits` waited, in the end, for all work of the device.
         pub pending_wait_device: u64 = pending_waits.device,
-        /// How many of these waits ended at the bound `wait_ms`.
+        /// How many of the waits in `pending_waits` ended at the bound `wait_ms`.
         pub pending_wait_expired: u64 = pending_waits.expired,
-        /// The total time of these waits.
+        /// The total time of the waits in `pending_waits`.
         pub pending_wait_total_ns: u64 = pending_waits.total_ns,
-        /// The longest of these waits, since `seam_reset_peak_stats`.
+        /// The longest of the waits in `pending_waits`, since `seam_reset_peak_stats`.
         pub pending_wait_worst_ns: u64 = pending_waits.worst_ns,
         /// How often the allocator asked the device how much memory is free, to give memory back if that is too little
         /// (option `headroom`).
         pub headroom_looks: u64 = headroom.looks,
-        /// How often the device had too little free memory then.
+        /// How often the allocator found too little free memory when it asked (`headroom_looks`).
         pub headroom_short: u64 = headroom.short,
         /// How often memory was given back for the headroom.
         pub headroom_yields: u64 = headroom.yields,
@@ -178,11 +178,11 @@ figures! {
         pub spilled_bytes: Stat = spilled_bytes,
         /// Requests that were served only because memory was spilled for them.
         pub spill_requests: u64 = spills.requests,
-        /// Pieces of memory that were spilled.
+        /// Chunks that were spilled.
         pub spills: u64 = spills.chunks,
-        /// Pieces that came back to the device.
+        /// Spilled chunks that came back to the device.
         pub spill_returns: u64 = spills.returned_chunks,
-        /// Bytes of the pieces that came back.
+        /// Bytes of the spilled chunks that came back.
         pub spill_returned_bytes: u64 = spills.returned_bytes,
         /// The total time of spills and returns in the driver, a part of `stall_total_ns`.
         pub spill_total_ns: u64 = spills.total_ns,

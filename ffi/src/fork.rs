@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bit that says that this process is a forked child.
 const FORKED: usize = 1;
-/// The number that each running callback adds to the word.
+/// The number that each running callback adds to `ATTENTION`.
 const CALLBACK: usize = 2;
 
 static ATTENTION: AtomicUsize = AtomicUsize::new(0);

@@ -66,7 +66,7 @@ pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, f
     });
 }
 
-/// For `set_end_allocate_to_pool_fn`: ends the route that `seamalloc_begin_pool` began.
+/// For `set_end_allocate_to_pool_fn`: requests no longer go to the private pool of `seamalloc_begin_pool`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_end_pool(device: c_int, first: u64, second: u64) {
     hook(device, || Ok(plugged(device)?.1.allocator.pools().end(Pool { first, second }.id())?));

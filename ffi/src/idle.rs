@@ -108,7 +108,7 @@ mod tests {
         gpu.hold(StreamId(0x10));
         allocator.free(address).unwrap();
         assert_eq!(allocator.allocate(8 << 20, StreamId(0x20)), Ok(address));
-        // This thread replaces the thread that `add` starts, which checks less often.
+        // This thread checks for pending waits every 5 ms, and the thread that `add` starts only every 5 s.
         watch(id, None, Duration::from_millis(5), Duration::from_millis(20));
         thread::sleep(Duration::from_secs(60));
     }

@@ -14,7 +14,7 @@ use seamalloc_trace::{FlightDump, Recorder};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many events the recorders of new allocators keep; 0 if they have none.
+/// How many events the recorders of new allocators keep; 0 if they have no recorder.
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
 /// A stream without work, for devices on which streams need not be made. No program has a stream with this handle.

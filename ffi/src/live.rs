@@ -13,7 +13,8 @@ use seamalloc_live::Server;
 use seamalloc_live::{Source, prometheus, samples_of};
 use std::ffi::c_char;
 
-/// The variable: `1` stands for the process's own socket, `0` for none; any other value is a socket's name.
+/// The environment variable with the socket for statistics: `1` stands for the process's own, `0` for none; any other
+/// value is a socket's name.
 #[cfg(unix)]
 const VARIABLE: &str = "SEAMALLOC_SERVE";
 

@@ -47,7 +47,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the number of an action; `None` if this header has no number for it.
+    /// Returns the number of an action; `None` if the C header has no number for it.
     fn of(action: What) -> Option<Self> {
         Some(match action {
             What::Alloc => Self::Alloc,

@@ -52,7 +52,8 @@ pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Statu
     call(|| Ok(borrow(allocator)?.allocator.pools().release(pool.id())?))
 }
 
-/// Allocates as `seam_malloc` does, from a private pool, whatever routes exist. `seam_free` frees the memory.
+/// Allocates as `seam_malloc` does, from a private pool, even while requests are routed to another pool. `seam_free`
+/// frees the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_malloc(
     allocator: AllocatorId,
@@ -119,7 +120,7 @@ pub extern "C" fn seam_pool_begin_filter(
         let filter = filter.ok_or_else(|| Failure::argument("filter is NULL"))?;
         let user = User::new(user);
         let covers = move |stream: seamalloc::driver::StreamId| {
-            // SAFETY: the caller promised that this call is allowed until the route's end.
+            // SAFETY: the caller promised that this call is allowed until `seam_pool_end` ends the route.
             in_callback(|| unsafe { filter(boundary::handle(stream), user.get()) })
         };
         begin(allocator, pool, Route::when(covers), flags)

@@ -14,8 +14,7 @@ use parking_lot::Mutex;
 use std::ops::Deref;
 use std::ptr;
 
-/// The most live instances: many times as many as two for each device of the largest machines. The table of slots takes
-/// 16 KiB.
+/// The most live instances, far more than two for each device of the largest machines. The table of slots takes 16 KiB.
 const SLOTS: usize = 1024;
 /// The bits of a handle that contain the index.
 const INDEX: u64 = u32::MAX as u64;

@@ -56,8 +56,8 @@ impl Allocator {
 }
 
 impl Pools<'_> {
-    /// Allocates `size` bytes from a private pool, as [`Allocator::allocate`](crate::Allocator::allocate) does,
-    /// whatever routes exist.
+    /// Allocates `size` bytes from a private pool, as [`Allocator::allocate`](crate::Allocator::allocate) does, even
+    /// while requests are routed to another pool.
     ///
     /// # Errors
     /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no

@@ -146,7 +146,7 @@ impl Core {
         freed.inspect_err(|_| self.heap.keep_live(id))
     }
 
-    /// Ends the epoch of a large pool's stream, because much was freed in it.
+    /// Ends the epoch of a large pool's stream, because many bytes were freed in the epoch.
     #[cold]
     fn epoch_full(&mut self, large: PoolIndex) {
         self.heap.reset_freed(large);
@@ -162,7 +162,7 @@ impl Core {
     }
 
     /// Makes idle the memory that the GPU has passed, so that ranges freed on different streams can merge. The call
-    /// comes when live memory falls below the low-water mark.
+    /// comes when live memory falls below its low-water mark, as at the end of a training step.
     #[cold]
     fn consolidate(&mut self) {
         self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
@@ -171,8 +171,8 @@ impl Core {
         }
     }
 
-    /// Takes a step of the epochs, if memory freed on one stream may serve another. A failure is only logged, because
-    /// the freed block is free in any case.
+    /// Runs `step` on the epochs of the streams, if memory freed on one stream may serve another. A failure is only
+    /// logged, because the freed block is free in any case.
     fn on_epochs<T>(
         &mut self,
         failed: &'static str,

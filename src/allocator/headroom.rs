@@ -1,4 +1,4 @@
-//! Free memory goes back when other users of the device need memory.
+//! Free memory goes back to the driver when other users of the device need memory.
 //!
 //! Owns: how much memory goes back, and the order of the steps. `features/headroom.rs` decides when.
 //!
@@ -71,8 +71,8 @@ impl DeviceLending<'_> {
         self.0.core.lock().enforce_headroom()
     }
 
-    /// Gives memory back for the headroom, if a look is due. With a headroom that is not soft, a look is always due.
-    /// Returns the bytes given back.
+    /// Gives memory back for the headroom, if a look at the device's free memory is due. With a headroom that is not
+    /// soft, a look is always due. Returns the bytes given back.
     pub(super) fn tick_headroom(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if !core.config.headroom.is_soft {
@@ -85,12 +85,13 @@ impl DeviceLending<'_> {
 }
 
 impl Core {
-    /// Gives memory back until the headroom is free, as far as memory can go. Returns the bytes given back.
+    /// Gives memory back until the headroom is free, as far as memory can go back. Returns the bytes given back.
     fn enforce_headroom(&mut self) -> Result<u64> {
         if self.config.headroom.bytes == 0 || self.capturing() { Ok(0) } else { self.keep_headroom(u64::MAX) }
     }
 
-    /// Gives memory back after a miss, if a look is due. A failure is only logged, since the request itself is over.
+    /// Gives memory back after a miss, if a look at the device's free memory is due. A failure is only logged, since
+    /// the request itself is over.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {
         let (now, is_soft) = (self.driver.clock_ns(), self.config.headroom.is_soft);
@@ -108,17 +109,17 @@ impl Core {
         }
     }
 
-    /// Returns the bytes held beyond the most that were in use since the last look, less an allowance for
-    /// fragmentation.
+    /// Returns the bytes held beyond the most that were in use since the last look at the device's free memory, less an
+    /// allowance for fragmentation.
     fn unused_since_last_look(&mut self) -> u64 {
         let (held, used) = (self.heap.reserved(), self.heap.journal_mut().most_used_since_last_look());
         held.saturating_sub(used).saturating_sub(held / FRAGMENTED)
     }
 
-    /// Gives memory back until the headroom is free or nothing more can go, but hardly more than `most` bytes.
+    /// Gives memory back until the headroom is free or nothing more can go back, but hardly more than `most` bytes.
     fn keep_headroom(&mut self, most: u64) -> Result<u64> {
         self.heap.journal_mut().looked_for_headroom();
-        // The next look is not due at once, whatever the result of this look.
+        // The next look at the device is not due at once, whatever the result of this look.
         self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.config.headroom.bytes.saturating_sub(free).min(most);

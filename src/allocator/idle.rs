@@ -15,7 +15,8 @@
 //!
 //! **Limitations.**
 //! - A server that gets requests at shorter intervals than the required idle time never counts as idle.
-//! - With other strategies than `stitch` no memory goes: the other strategies cannot tell passed memory without a wait.
+//! - With other strategies than `stitch` no memory goes back: the other strategies cannot tell passed memory without a
+//!   wait.
 
 use super::core::Allocator;
 use super::operations::{DeviceLending, Streams};
@@ -24,7 +25,8 @@ use crate::error::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The idle time before memory goes, as a multiple of the time that it takes to get the memory again.
+/// The idle time before memory goes back to the driver, as a multiple of the time that it takes to get the memory
+/// again.
 const PRICE: u32 = 1000;
 /// The time in nanoseconds that a GiB of memory costs in the driver: its release, new chunks, and the views over them.
 /// Recorded jobs with several streams take 2.4 to 8.1 ms for each GiB.
@@ -104,7 +106,7 @@ impl IdleRelease {
     }
 }
 
-/// Returns how long a program must be idle before `free` bytes of free memory go.
+/// Returns how long a program must be idle before `free` bytes of free memory go back to the driver.
 fn price(free: u64) -> Duration {
     let ns = u128::from(free) * u128::from(NS_PER_GIB) / u128::from(GIB);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).saturating_mul(PRICE)
@@ -133,10 +135,11 @@ impl DeviceLending<'_> {
 
 impl Streams<'_> {
     /// Logs a warning (`tracing`, target `seamalloc::waits`) for each overdue wait: a stream got memory that was freed
-    /// on another stream, still waits for that stream on the GPU, and was found waiting by a call at least `at_least`
-    /// ago. Returns the number of these waits. The call considers only waits for recent work (work of the present
-    /// round): such waits may deadlock if ranks of a job wait for one another. Each pair of streams is reported once.
-    /// Call this method every few seconds, as the C library does. During a stream capture no event is queried.
+    /// on another stream, still waits for that stream on the GPU, and was found waiting by a call of this method at
+    /// least `at_least` ago. Returns the number of these waits. The call considers only waits for recent work (work of
+    /// the present round): such waits may deadlock if ranks of a job wait for one another. Each pair of streams is
+    /// reported once. Call this method every few seconds, as the C library does. During a stream capture no event is
+    /// queried.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.

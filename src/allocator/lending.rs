@@ -51,9 +51,10 @@ impl DeviceLending<'_> {
     /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as by
     /// [`Allocator::trim`](crate::Allocator::trim). Returns the bytes given back.
     ///
-    /// With the strategy `stitch` only memory that the GPU is known to have passed goes, without a wait: an event is
-    /// recorded on each stream that freed memory since the last call, so that memory freed before this call can go at
-    /// the next one. With other strategies the CPU may wait for the GPU. During a stream capture no memory goes back.
+    /// With the strategy `stitch` only memory that the GPU is known to have passed goes back, without a wait: an event
+    /// is recorded on each stream that freed memory since the last call, so that memory freed before this call can go
+    /// back at the next call. With other strategies the CPU may wait for the GPU. During a stream capture no memory
+    /// goes back.
     ///
     /// # Errors
     /// The errors of [`Allocator::trim`](crate::Allocator::trim).

@@ -22,7 +22,8 @@ type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
 /// processes; a wait for memory that other threads or processes give back.
 const STEPS: [Step; 6] = [complete_frees, call_back, own_means, wait, borrow, retry];
 
-/// Serves a request that no free block fits, or refuses it. Afterwards, memory that the headroom lacks goes back.
+/// Serves a request that no free block fits, or refuses it. Afterwards, memory that the headroom lacks goes back to the
+/// driver.
 #[cold]
 pub(super) fn serve(
     allocator: &Allocator,

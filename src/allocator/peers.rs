@@ -46,7 +46,7 @@ impl Core {
         if self.rules.abilities.exports { Ok(()) } else { Err(Error::NotOfPools { what }) }
     }
 
-    /// Gives all peers access to plain memory too, before plain memory is used.
+    /// Gives all peers access to plain memory (of `cudaMalloc`) too, before such memory is used.
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
         let peers = std::mem::take(&mut self.features.sharing.peers);
         let enabled = self.timed(|_, context| {

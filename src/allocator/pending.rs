@@ -18,8 +18,8 @@ use parking_lot::MutexGuard;
 /// Nanoseconds in a millisecond, the unit of the option `wait_ms`.
 const MS: u64 = 1_000_000;
 
-/// A request waits for this part (1/n) of the pending memory, if this part is larger than the request. Otherwise later
-/// requests would wait again and again, and would get memory in ever smaller pieces.
+/// A request waits until the GPU has passed this part (1/n) of the pending memory, even if the request needs less.
+/// Otherwise later requests would wait again and again, and would get memory in ever smaller pieces.
 const PART: u64 = 8;
 
 /// The waits of one request.
@@ -193,8 +193,8 @@ fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Resul
     streams.pending_bytes(on.heap, wanted)
 }
 
-/// Returns the bytes by which memory can grow, if the request should wait because pending memory may serve it, or
-/// because its waits have a bound. Returns `None` if the request should not wait.
+/// Returns the bytes by which memory can grow (0 without pending memory), if the request should wait: pending memory
+/// may serve it, or the option `wait_ms` bounds its waits. Returns `None` if the request should not wait.
 fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();

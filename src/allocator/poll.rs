@@ -1,5 +1,5 @@
-//! The steps before a request that is no plain hit: memory that is missing at its addresses is mapped again, and frees
-//! that other streams have passed are completed.
+//! The steps before a request that is no plain hit: live memory that a failed call left unmapped is mapped again, and
+//! frees that other streams have passed are completed.
 
 use super::core::Core;
 use crate::error::Result;
@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Maps again the memory that is missing at its addresses.
+    /// Maps the live memory again that a failed call left unmapped.
     pub(super) fn make_whole(&mut self) -> Result<()> {
         Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
     }

@@ -85,8 +85,8 @@ impl Core {
         // The default stream cannot be captured, and the query may be refused while another stream is captured.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
-        // Once the private pool is released, its memory belongs to the stream with this handle, so the stream's number
-        // is noted.
+        // Once the private pool is released, its memory belongs to the stream. Handles are reused, so the driver's
+        // number of the stream is noted.
         let last = self.heap.private_pair(owner, stream);
         let is_known = stream == StreamId::DEFAULT || last.is_some_and(|large| !self.heap.pool(large).ended);
         let number = if is_known { None } else { self.number_of(stream)? };

@@ -25,9 +25,9 @@
 //! captures. Memory that is freed outside of captures later is set aside until a route begins again, in a pair of pools
 //! that captured requests do not use.
 //!
-//! When the last use is released, the memory of a pool that no capture used becomes public, in the order of its
-//! streams. Memory that a graph may use becomes public only after a wait for the device, since graphs run on unnamed
-//! streams.
+//! When the last use is released, the memory of a pool that no capture used becomes public: each stream gets the memory
+//! that the pool held for it. Memory that a graph may use becomes public only after a wait for the device, since graphs
+//! run on unnamed streams.
 //!
 //! **Limitations.**
 //! - Graphs that share a pool must be launched in the order of their captures, and their results read before the next
@@ -69,8 +69,8 @@ impl Pools<'_> {
     }
 
     /// Ends one use of a private pool. After the last release, the pool's memory becomes public. If no capture has used
-    /// the pool, this happens at once, in the order of its streams. Memory that a graph may still use, or that was
-    /// freed under another stream
+    /// the pool, this happens at once: each stream gets the memory that the pool held for it. Memory that a graph may
+    /// still use, or that was freed under another stream
     /// ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public when the
     /// device has passed all its work; [`Allocator::empty_cache`](crate::Allocator::empty_cache) waits for the device,
     /// and so does a request before it would fail. Segments of the pool's own go back to their source
@@ -111,7 +111,7 @@ impl Pools<'_> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
         if route.is_capturing() {
-            // No event can be queried until the end of the route.
+            // The capture lasts until the route ends, and no event can be queried during a capture.
             core.poll()?;
             core.wait_for_pool(pool)?;
             core.gather_for_capture()?;
@@ -122,8 +122,8 @@ impl Pools<'_> {
         Ok(number)
     }
 
-    /// Ends the route that [`Self::begin`] began. If the pool has several routes, the last one of the calling thread
-    /// ends, or else the last one of [`Route::other_threads`].
+    /// Ends the route (of requests to the pool) that [`Self::begin`] began. If the pool has several routes, the last
+    /// route of the calling thread ends, or else the last of [`Route::other_threads`].
     ///
     /// # Errors
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
@@ -132,13 +132,13 @@ impl Pools<'_> {
         self.end_route(pool, None)
     }
 
-    /// Ends the route of this number.
+    /// Ends the route of this number, or for `None` as [`Self::end`] does.
     pub(crate) fn end_route(self, pool: PoolId, number: Option<u64>) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
-            // Memory that was freed in the capture, and waits for no stream, goes back.
+            // Memory that was freed in the capture, and waits for no stream, goes back to the driver.
             core.release_unkept();
         }
         core.checked()

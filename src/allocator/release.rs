@@ -125,7 +125,8 @@ impl MemoryLimits<'_> {
 }
 
 impl Core {
-    /// Gives memory back until no more than `down_to` bytes are held. Returns the bytes given back.
+    /// Gives free memory back until at most `down_to` bytes are held, or none is free. Returns the bytes given back; 0
+    /// during a capture.
     pub(super) fn trim(&mut self, down_to: u64) -> Result<u64> {
         if self.capturing() {
             return Ok(0);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// The time that the thread sleeps before it looks for frees of this process.
 const TICK: Duration = Duration::from_millis(1);
 
-/// The number of looks after which the driver is asked for the device's free memory, since other processes do not
-/// report their frees.
+/// The number of looks for frees of this process after which the driver is asked for the device's free memory, since
+/// other processes do not report their frees.
 const LOOKS_PER_QUESTION: u32 = 10;
 
 /// The figures by which a request sees that memory may have become free.

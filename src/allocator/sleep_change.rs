@@ -12,7 +12,7 @@ use crate::ids::PoolId;
 use crate::report::sleep::{SleepNotice, SleepStage};
 use std::sync::Arc;
 
-/// A change of which callbacks were told. [`Self::end`] tells them the result of the change.
+/// A change of a tag (sleep or wake) that callbacks were asked about. [`Self::end`] tells them the result.
 pub(super) struct Change<'a> {
     allocator: &'a Allocator,
     told: Vec<Callback>,
@@ -20,7 +20,7 @@ pub(super) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Asks all callbacks, for a tag that is marked as changing.
+    /// Asks all callbacks whether a tag may change. The tag is marked as changing.
     ///
     /// # Errors
     /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Callbacks that had agreed were told that the tag
@@ -57,7 +57,7 @@ impl Drop for Change<'_> {
 }
 
 impl Allocator {
-    /// Begins a change of a tag. Returns `None` if the tag needs no change.
+    /// Begins a change (sleep or wake) of a tag. Returns `None` if the tag needs no change.
     pub(super) fn begin_change(&self, tag: PoolId, stage: SleepStage) -> Result<Option<Change<'_>>> {
         let notice = {
             let core = &mut *self.core.lock();

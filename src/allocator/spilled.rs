@@ -32,7 +32,8 @@ impl Core {
             return;
         }
         let active = self.heap.counters().active_bytes.current().saturating_sub(self.heap.live_asleep());
-        // Parts of a split chunk are few bytes, and come back wherever there is room.
+        // Without the option `spill`, only parts of split chunks lie in host memory. They are few bytes, and come back
+        // wherever there is room.
         let spare = if self.config.spill.is_some() { limit / SPARE } else { 0 };
         // All live memory, spilled memory included, must fit with some room.
         let spilled = self.heap.spilled();

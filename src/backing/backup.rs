@@ -20,8 +20,9 @@ use crate::span::Span;
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes of each half of the stage. On a link of 55 GB/s the copy of a half takes 1.2 ms, long compared with a wait
-/// or the start of threads. The size is a multiple of the parts that `heap/home/saved.rs` keeps.
+/// The bytes of each half of the stage (page-locked memory for the copies). On a link of 55 GB/s the copy of a half
+/// takes 1.2 ms, long compared with a wait or the start of threads. The size is a multiple of the parts that
+/// `heap/home/saved.rs` keeps.
 const STAGE: u64 = 64 * MIB;
 
 /// The bytes that are page-locked at a time for a backup. Copies fill one such buffer while the next one is locked.
@@ -33,12 +34,12 @@ const LOCKED_STEP: u64 = 2 * MIB;
 /// Contiguous runs of live bytes in device addresses, and how far their copies have been issued.
 struct Runs {
     runs: Vec<Span>,
-    /// The index of the next run, and how many bytes of that run have been issued.
+    /// The index of the next run, and of how many bytes of that run the copy has been issued.
     next: (usize, u64),
 }
 
 impl Runs {
-    /// Returns the runs of device addresses for spans of home, in the order of the spans.
+    /// Returns the device addresses at which spans of home are mapped, as contiguous runs in the order of the spans.
     fn of(spans: &[Span], sleeper: &Sleeper) -> Result<Self> {
         const GONE: Error = Error::Internal("the place of a live block that sleeps is gone");
         let addresses = sleeper.addresses()?;
@@ -60,8 +61,8 @@ impl Runs {
         self.runs.iter().map(|run| run.size).sum()
     }
 
-    /// Calls `copy` with the address, the size and the offset of each of the next pieces, of at most `most` bytes
-    /// together. Returns the bytes of these pieces.
+    /// Calls `copy` for each of the next pieces of the runs, of at most `most` bytes together: with its address, its
+    /// size, and its offset in these bytes. Returns the bytes of these pieces.
     fn next(&mut self, most: u64, mut copy: impl FnMut(u64, u64, u64) -> DriverResult<()>) -> DriverResult<u64> {
         let mut taken = 0;
         while taken < most
@@ -103,7 +104,7 @@ pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup:
     result.map(|()| saved)
 }
 
-/// Copies the runs to page-locked memory: first to buffers from the stock, then to new buffers.
+/// Copies the runs of live bytes to page-locked memory: first to buffers from the stock, then to new buffers.
 fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     let (mut left, mut known) = (runs.bytes(), 0);
     let mut copy_all = |context: &mut StrategyContext<'_>, to: &mut Vec<Locked>| -> Result<()> {
@@ -135,7 +136,7 @@ fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     result
 }
 
-/// Copies the runs through the stage to ordinary memory or a file.
+/// Copies the runs of live bytes through the stage (page-locked memory) to ordinary memory or a file.
 fn save_staged(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     if !saved.keeps() || runs.bytes() == 0 {
         return Ok(());
@@ -215,7 +216,7 @@ fn restore_staged(context: &StrategyContext<'_>, saved: &Saved, stage: &[Locked]
     Ok(stage.iter().try_for_each(|half| driver.host_wait(half.buffer))?)
 }
 
-/// Returns both halves of the stage, or only one if all bytes fit in one half.
+/// Returns both halves of the stage (page-locked memory for the copies), or only one if all bytes fit in one half.
 fn stage_for(context: &mut StrategyContext<'_>, bytes: u64) -> Result<Vec<Locked>> {
     let size = bytes.min(STAGE).next_multiple_of(LOCKED_STEP);
     let mut stage = Vec::new();
@@ -236,7 +237,8 @@ fn stage_for(context: &mut StrategyContext<'_>, bytes: u64) -> Result<Vec<Locked
     Ok(stage)
 }
 
-/// Puts the stage back into the stock. If a copy `failed`, the function first waits for copies that may be under way.
+/// Puts the page-locked memory of the stage back into the stock. If a copy `failed`, the function first waits for
+/// copies that may be under way.
 fn end_stage(context: &mut StrategyContext<'_>, stage: Vec<Locked>, failed: bool) {
     if failed {
         settle(context, &stage);

@@ -1,6 +1,7 @@
 //! Changes to the heap, and steps with driver calls, that only the strategies of `strategy/baselines` need.
 //!
-//! Owns: how units move within their segment, and the search for the largest segment that the driver gives.
+//! Owns: how units (pieces of memory) move within their expandable segment, and the search for the largest segment that
+//! the driver gives.
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -14,7 +15,8 @@ use crate::limits::Increase;
 use crate::span::Span;
 
 impl StrategyContext<'_> {
-    /// Takes the part `span` of a free block of chunks or units. The parts before and after `span` stay free.
+    /// Takes the part `span` of a free block at home or in an expandable segment. The parts before and after `span`
+    /// stay free.
     pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         self.heap.carve(id, span)
     }
@@ -62,10 +64,10 @@ pub(crate) fn malloc_largest(
     Err(Miss::OUT_OF_MEMORY)
 }
 
-/// Moves units of free blocks of one pool to contiguous addresses in a part of an unmapped block of their segment, or
-/// moves none. The pool's stream has passed the blocks. Returns the free block that now holds the units. If a unit
-/// cannot be unmapped at its old place, this unit and all later units stay there, the earlier units have moved, and the
-/// error is returned.
+/// Moves units (pieces of memory) of an expandable segment from free blocks of one pool to contiguous addresses in a
+/// part of an unmapped block of the segment, or moves none. The pool's stream has passed the blocks. Returns the free
+/// block that now holds the units. If a unit cannot be unmapped at its old place, this unit and all later units stay
+/// there, the earlier units have moved, and the error is returned.
 ///
 /// A unit is mapped at its new place before the unit is unmapped at its old place, so that the unit's memory is always
 /// mapped somewhere.
@@ -82,7 +84,8 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for the pieces split off if a unit cannot be unmapped, and for the number of units unmapped in each source.
+    // Room for the pieces that leave `mapping` if a unit cannot be unmapped, and for the number of units unmapped in
+    // each of the `sources`.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
     let mut mapping = context.map(mapping)?;

@@ -35,7 +35,8 @@ pub(crate) struct StrategyContext<'a> {
     /// Whether a split needed a gate or host memory that could not be had. If so, no chunk is split for this request
     /// any more.
     pub(super) no_splits: bool,
-    /// The nanoseconds that the last gate of this step took to close, and at most the patience of the longest try.
+    /// The nanoseconds that the last gate of this step took to close, capped at the longest time of a try. Shorter
+    /// tries are then left out.
     pub(super) gate_took_ns: u64,
 }
 

@@ -183,7 +183,7 @@ impl DriverPool {
         }
     }
 
-    /// Makes a stream wait on the GPU for all joined frees, so that the stream may use their memory.
+    /// Makes a stream wait on the GPU for all frees on `free_stream`, so that the stream may use the freed memory.
     ///
     /// # Errors
     /// A driver call failed.

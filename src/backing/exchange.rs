@@ -61,8 +61,8 @@ pub(crate) struct Part {
 struct NewMemory {
     /// The copied parts, mapped at contiguous addresses.
     copied: Mapping,
-    /// For each piece of `copied`, whether the piece comes from the host stock. The list is empty for new memory on the
-    /// device.
+    /// For each piece of `copied`, whether the piece comes from the host stock (host memory kept from earlier spills).
+    /// The list is empty for new memory on the device.
     kept: Vec<bool>,
 }
 
@@ -74,7 +74,8 @@ impl NewMemory {
         Ok(Self { copied: Mapping::of_new_pieces(account, copied)?, kept })
     }
 
-    /// Takes host memory for all copied parts: from the host stock where a kept piece fits, otherwise newly created.
+    /// Takes host memory for all copied parts: pieces kept from earlier spills (the host stock) where they fit,
+    /// otherwise new memory.
     fn make_on_host(&mut self, context: &mut StrategyContext<'_>, parts: &[Part]) -> DriverResult<()> {
         for size in parts.iter().filter(|part| part.fate.is_copied()).map(|part| part.size) {
             let handle = context.heap.host_stock_mut().take(size);
@@ -103,7 +104,7 @@ impl NewMemory {
     }
 
     /// Creates the new memory. If the old memory is mapped at `source`, the new memory is mapped at temporary
-    /// addresses, and its copies are added to `copies`, which has room for all parts.
+    /// addresses, and the copies to it are added to `copies`, which has room for all parts.
     fn make(
         &mut self,
         context: &mut StrategyContext<'_>,

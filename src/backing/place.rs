@@ -1,4 +1,4 @@
-//! A place at which physical memory is exchanged.
+//! A place (the addresses of a chunk) at which physical memory is exchanged.
 //!
 //! Owns: the calls that exchange memory at one place, and the calls that restore it. `exchange.rs` has the order of
 //! places.
@@ -18,7 +18,7 @@ enum Old {
     Gone,
 }
 
-/// A place at which the memory is exchanged.
+/// A range of addresses at which a chunk's memory is exchanged.
 #[derive(Debug)]
 pub(super) struct Place {
     span: Span,

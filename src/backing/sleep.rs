@@ -98,13 +98,13 @@ pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> MissResu
     Ok(bytes)
 }
 
-/// Contiguous places, with the numbers of their chunks.
+/// Places of chunks at contiguous addresses, with the numbers of the chunks.
 struct Run {
     mapping: Mapping,
     chunks: Vec<usize>,
 }
 
-/// Returns the places in runs of contiguous places. One call gives the device access to a whole run.
+/// Returns the places of the chunks in runs of contiguous addresses. One call gives the device access to a whole run.
 fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::new();
     let mut last = None;
@@ -140,7 +140,7 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
 /// Gives back memory with which a pool could not wake. A place that cannot be unmapped now is unmapped later. Until
 /// then the memory counts as held, and its release waits for the unmapping.
 fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
-    // Runs that cannot be undone here are undone later, in the same order.
+    // Runs of places that cannot be unmapped here are unmapped later, in the same order.
     left.retain_mut(|run| run.mapping.undo(context.driver).is_err());
     if left.is_empty() {
         context.rollback.undo(context.heap, context.driver, memory);

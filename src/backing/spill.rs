@@ -82,11 +82,11 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 /// instead, and no chunk is split in this way.
 ///
 /// The return needs a second gate. If this gate cannot be closed, or if another process takes the device memory that is
-/// then free, the live parts stay in host memory, as spilled memory does, until live memory is low next (at the end of a
-/// training step), or until the next such split. A warning is logged.
+/// then free, the live parts stay in host memory, as spilled memory does, until live memory is low next (at the end of
+/// a training step), or until the next such split. A warning is logged.
 ///
 /// # Errors
-/// The errors of [`exchange`], except that a host without such memory counts as no split.
+/// The errors of [`exchange`], except if the host has no memory for the live parts: the chunk is then not split.
 pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId, parts: Vec<Part>) -> MissResult<bool> {
     if context.config.spill.is_some() {
         return Ok(false);
@@ -121,7 +121,8 @@ pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId,
 }
 
 /// Returns whether the driver gives host memory that can be mapped in the place of device memory, as
-/// [`split_through_host`] needs it. In some containers it gives none. With the option `spill` the answer is no.
+/// [`split_through_host`] needs it. In some containers it gives none. With the option `spill` the answer is no, since
+/// live memory is then spilled instead.
 pub(crate) fn has_host_memory(context: &mut StrategyContext<'_>) -> bool {
     if context.config.spill.is_some() {
         return false;
@@ -157,7 +158,7 @@ fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()>
 }
 
 /// Returns the parts into which a chunk is cut when spilled. Free parts lose their memory. Live parts are cut into the
-/// sizes of kept host memory.
+/// sizes of the host memory kept from earlier spills.
 fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut kept = heap.host_stock().sizes()?;
     let mut parts = Vec::new();

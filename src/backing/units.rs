@@ -1,4 +1,5 @@
-//! Units of expandable segments: how they are mapped, unmapped and moved, and the addresses in which they lie.
+//! Units, the pieces of memory of equal size in expandable segments: how they are mapped and unmapped, and the
+//! addresses in which they lie.
 //!
 //! Owns: the driver calls for units, which cost as much as PyTorch's calls (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike in PyTorch, a failed growth is undone.
@@ -14,8 +15,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// The units of a segment that lie wholly inside a free block: the number of the first unit, and the number that
-/// follows the last unit's.
+/// The units (pieces of memory) of an expandable segment that lie wholly inside a free block: the number of the first
+/// unit, and the number that follows the last unit's.
 #[derive(Clone, Copy)]
 pub(crate) struct Units {
     pub(crate) block: BlockId,
@@ -57,7 +58,7 @@ pub(crate) fn reserve_segment(
     }
 }
 
-/// Gives back the addresses of a segment without any mapping.
+/// Gives back the addresses of a segment in which no memory is mapped.
 fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
@@ -71,7 +72,7 @@ pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> 
     if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
 
-/// Gives back the segments of a pool that have no mapping.
+/// Gives back the addresses of a pool's segments in which no memory is mapped.
 pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
     let is_empty = |heap: &Heap, id: BlockId| !heap.block(id).is_split();
     loop {
@@ -81,8 +82,8 @@ pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: Po
     }
 }
 
-/// Creates and maps the units of all parts, or of none. Returns the free block that holds the last part; `None` if
-/// `parts` is empty.
+/// Creates and maps memory, in units of `unit` bytes, for all parts of unmapped blocks, or for none. Returns the free
+/// block that holds the last part; `None` if `parts` is empty.
 pub(crate) fn map_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -112,8 +113,8 @@ pub(crate) fn map_units(
     Ok(grown)
 }
 
-/// Creates and maps every part, and gives the device access. Returns the slots for the blocks of the parts. After an
-/// error, each mapping holds how far its calls came.
+/// Creates and maps the memory of every part, and gives the device access. Returns the slots for the blocks of the
+/// parts. After an error, each of the `mappings` says how far its calls came.
 fn make(
     context: &mut StrategyContext<'_>,
     parts: &[UnmappedPart],
@@ -130,7 +131,7 @@ fn make(
     Ok(slots)
 }
 
-/// Returns the units that lie wholly inside a free block.
+/// Returns the units of an expandable segment that lie wholly inside a free block.
 pub(crate) fn whole_units(heap: &Heap, block: BlockId) -> Option<Units> {
     let span = heap.block(block).span();
     let segment = heap.segment(heap.block(block).segment)?;

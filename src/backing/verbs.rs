@@ -40,8 +40,8 @@ impl StrategyContext<'_> {
         Ok(self.heap.place(id, request, placement))
     }
 
-    /// Takes a block of an existing view. `plan` is the hash of the choice of ranges, under which the view is found
-    /// again.
+    /// Takes a block of an existing view. `plan` is the hash of the ranges of home chosen for the request, by which the
+    /// view is found again.
     pub(crate) fn reuse_view(&mut self, window: Window, request: &Request, plan: Option<PlanHash>) -> Result<BlockId> {
         self.heap.reuse_view(window, request.size, request.pool, plan)
     }

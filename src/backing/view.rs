@@ -17,7 +17,7 @@ use crate::span::Span;
 pub(crate) struct ViewPlan {
     chunks: Vec<(ChunkId, Chunk)>,
     offset: u64,
-    /// The hash of the choice of ranges under which the view is remembered.
+    /// The hash of the ranges of home chosen for the request, by which the view is found again.
     hash: Option<PlanHash>,
 }
 

@@ -57,7 +57,8 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // After the refusal of the view, the last resort may have moved memory, so that no ranges are left to join.
+        // After the bounds have refused a view, all means are tried. These may move memory, so that no free ranges are
+        // left to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },

@@ -41,7 +41,8 @@ pub(super) struct Figures<'a> {
     pub(super) needed: u64,
     /// The free bytes of other private pools.
     pub(super) fenced: u64,
-    /// The bytes that must be left over for an advice that depends on how memory would lie under another option.
+    /// An advice that depends on how memory would lie under another option is given only if so many bytes are left
+    /// over.
     pub(super) margin: u64,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Figures<'a> {
     /// Returns whether even a somewhat larger request would have been served: under another option, memory may lie
     /// differently. During a capture, the memory that a wait would have freed is unknown.
     pub(super) fn has_plenty(&self, assumption: Assumption) -> bool {
-        // The ends of the view might lie elsewhere in a chunk.
+        // The ends of the request's view might lie elsewhere in a chunk.
         let more = self.margin.max(largest_chunk(self.input.heap));
         let roomy = Request { size: self.input.request.size.saturating_add(more), ..*self.input.request };
         self.stitches && !self.capturing && self.growth_for(&roomy, assumption) <= self.room
@@ -130,8 +131,8 @@ impl<'a> Figures<'a> {
     }
 
     /// Returns the usage that all views would have together with the refused view and the views that were refused
-    /// earlier. The figure assumes that each live block is in a view with chunks of its own, except for the two chunks
-    /// at the view's ends.
+    /// earlier. The figure assumes that each live block is in a view of its own, and that views share only the chunks
+    /// at their ends.
     pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
         let live = self.input.heap.counters().allocation.current();
         let ends = 2 * live * largest_chunk(self.input.heap);
@@ -199,7 +200,7 @@ impl<'a> Figures<'a> {
     pub(super) fn at_most(&self) -> u64 {
         let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);
-        // Near a bound on views, only memory in one piece is certain.
+        // If the bounds leave no room for another view, only memory in one piece is certain to serve.
         let (assumption, servable) = match self.has_room_for_views() {
             true => (Assumption::AsIs, self.servable),
             false => (Assumption::NoMoreViews, self.largest_free()),

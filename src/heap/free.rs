@@ -92,7 +92,7 @@ impl Heap {
         self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
     }
 
-    /// Makes room to free a pending block for a pool.
+    /// Makes room in the tables for [`Self::free_early`] of a pending block.
     pub(crate) fn reserve_early(&mut self, id: BlockId, to: PoolIndex) -> Result<()> {
         let block = self.blocks[id];
         if block.kind == Kind::View {

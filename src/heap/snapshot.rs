@@ -59,7 +59,7 @@ impl Heap {
                 State::Unmapped | State::Vacant | State::Piece => None,
             };
             if let Some(state) = state {
-                // At home, memory of all kinds lies side by side.
+                // At home, memory that snapshots show in different segments lies side by side.
                 let shown = self.shown(block.kind, block.pool);
                 if open_for != Some(shown) {
                     close(&mut open, out)?;

@@ -59,7 +59,7 @@ impl Heap {
         self.journal.counters().reserved_bytes.current()
     }
 
-    /// Returns whether any chunk was ever split. From then on, requests are placed by granules.
+    /// Returns whether any chunk was ever split. From then on, blocks are placed so that whole granules stay free.
     pub(crate) fn has_split(&self) -> bool {
         self.counters().splits.chunks > 0
     }

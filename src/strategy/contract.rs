@@ -55,15 +55,15 @@ pub(crate) struct Rules {
     /// The rule when memory freed on one stream may serve another stream.
     pub(crate) sharing: StreamSharing,
     /// Whether memory that a stream has freed at home becomes idle once the stream has passed the free. If true, long
-    /// epochs are ended, and passed memory is gathered when live memory is low.
+    /// epochs are ended, and passed memory is made idle when live memory is low.
     pub(crate) passes_memory_on: bool,
     pub(crate) free_used_by: FreeUsedBy,
     /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. If false,
     /// the strategy waits for all pending memory, as in PyTorch.
     pub(crate) waits_for_oldest: bool,
     /// Whether a public block is given back to the driver as soon as it is freed, in the order of the streams that use
-    /// it ([`Strategy::free`]). Such blocks are marked as used by other streams, so that frees of other strategies need
-    /// no check.
+    /// it ([`Strategy::free`]). Such blocks are marked as used by other streams, and only frees of marked blocks check
+    /// this rule.
     pub(crate) frees_to_driver: bool,
     pub(crate) abilities: Abilities,
 }
@@ -191,15 +191,16 @@ impl Target {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns whether `free` bytes of free memory are enough for the target; `None` if they are too few and are kept.
+    /// Returns whether `free` bytes of free memory are enough for the target; `None` if they are too few, so that none
+    /// are given back.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)
     }
 
-    /// Chooses free pieces to give back: enough for the target, with hardly any excess. `sizes` has the sizes of the
-    /// pieces in order of preference. Returns the indices of the chosen pieces, and whether these are enough. Returns
-    /// `None` if all pieces are kept.
+    /// Chooses pieces of free memory to give back: enough for the target, with hardly any excess. `sizes` has the sizes
+    /// of the pieces in order of preference. Returns the indices of the chosen pieces, and whether these are enough.
+    /// Returns `None` if no piece is to be given back.
     pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
         let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
         Ok(Some((choose(sizes, self.excess(heap))?, suffices)))

@@ -41,8 +41,8 @@ impl MallocLike for Expandable {
         request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
     }
 
-    /// Counts a whole segment against the fraction, as PyTorch does, even if fewer bytes are mapped. The limit in bytes
-    /// counts mapped bytes.
+    /// Counts a whole segment against `memory_fraction`, as PyTorch does, even if fewer bytes are mapped. The limit in
+    /// bytes counts mapped bytes.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         segment_size(request.size, config.large_segment_size)
     }
@@ -81,7 +81,8 @@ pub(super) fn grow_units(
     Ok(mapped?.unwrap_or(room))
 }
 
-/// Gives free units back. For [`Goal::Everything`], gives back the units of public pools for which `may` returns true.
+/// Gives free units (the handles of a segment) back. For [`Goal::Everything`], gives back the units of public pools for
+/// which `may` returns true.
 pub(super) fn release_units(
     context: &mut StrategyContext<'_>,
     goal: Goal,
@@ -95,7 +96,7 @@ pub(super) fn release_units(
     }
 }
 
-/// Unmaps the free units of public pools for which `may` returns true.
+/// Unmaps the free units (handles) of public pools for which `may` returns true.
 fn release_everything(
     context: &mut StrategyContext<'_>,
     may: impl Fn(&StrategyContext<'_>, PoolIndex) -> Result<bool>,
@@ -117,7 +118,7 @@ fn release_everything(
     Ok(())
 }
 
-/// Unmaps units from the ends of free blocks: passed units first, and among these the units unused longest.
+/// Unmaps units (handles) from the ends of free blocks: passed units first, and among these the units unused longest.
 fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || target.may_wait);
@@ -146,8 +147,8 @@ fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<
     Ok(suffices)
 }
 
-/// Returns, for each free block of public pools, the units that could be given back, and whether the GPU has passed
-/// them.
+/// Returns, for each free block of public pools, the units (handles) that could be given back, and whether the GPU has
+/// passed them.
 fn free_units(context: &mut StrategyContext<'_>) -> Result<Vec<(Units, bool)>> {
     let mut found = Vec::new();
     let mut asked: Vec<(StreamId, bool)> = Vec::new();

@@ -62,7 +62,7 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
 /// other parts of its segment are live. PyTorch refuses the request here, although it would serve the same request if
 /// it were repeated.
 fn fit_what_stayed<S: MallocLike>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-    // The first search has already counted this request in the clock for ages.
+    // The first search has already counted this request in the clock by which blocks age.
     let rules = FitRules { count_ages: false, ..strategy.fit(context.config) };
     context.fit(request, &rules).ok_or(Miss::OUT_OF_MEMORY)
 }

@@ -40,7 +40,7 @@ pub(super) trait MallocLike: Send {
     /// Returns the least bytes by which memory grows for a request.
     fn growth(&self, config: &Config, request: &Request) -> u64;
 
-    /// Returns the bytes of new memory that count against the fraction.
+    /// Returns the bytes of new memory that count against the limit `memory_fraction`.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         self.growth(config, request)
     }
@@ -52,8 +52,8 @@ pub(super) trait MallocLike: Send {
         malloc_segment(context, request.pool, size)
     }
 
-    /// Takes new memory for the request if the fraction allows a whole segment, as in PyTorch, even if an expandable
-    /// segment would map less. The limit in bytes is checked later, against the bytes really taken.
+    /// Takes new memory for the request if the limit `memory_fraction` allows a whole segment, as in PyTorch, even if
+    /// an expandable segment would map less. The limit in bytes is checked later, against the bytes really taken.
     fn grow_within_limit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.require(Increase::segment(self.counted(context.config, request)))?;
         self.grow(context, request)

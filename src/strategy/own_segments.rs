@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
 
-/// The estimates that reports use for such a pool.
+/// The estimates that reports use for a private pool with segments of its own.
 pub(crate) const ESTIMATES: &dyn Estimates = &Caching;
 
 /// Returns the rules by which requests find their blocks.

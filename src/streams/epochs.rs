@@ -72,7 +72,8 @@ impl Closed {
 /// such epochs, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
-/// From this number of other streams in an open epoch on, their events are queried each time the number has doubled.
+/// If at least this many other streams were current at frees in an open epoch, their events are queried each time the
+/// number has doubled.
 const MANY_OTHERS: usize = 64;
 
 /// The epochs of other streams for which a stream has waited on the GPU.
@@ -190,12 +191,14 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns whether a closed epoch of the pool's stream covers `epoch`.
+    /// Returns whether `epoch` or a later epoch is in the stream's list of closed epochs, so that an event tells when
+    /// `epoch` is passed.
     pub(super) fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
         self.closed.get(pool.stream()).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
     }
 
-    /// Returns the closed epochs up to the first one that covers `epoch`, oldest first.
+    /// Returns the closed epochs up to `epoch`, or up to the first later one if `epoch` is not in the list, oldest
+    /// first.
     pub(super) fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> impl DoubleEndedIterator<Item = &Closed> + Clone {
         static NONE: VecDeque<Closed> = VecDeque::new();
         let closed = self.closed.get(pool.stream()).unwrap_or(&NONE);
@@ -229,7 +232,7 @@ impl Epochs {
         let queue = &mut self.closed[number];
         let full = queue.len() >= MAX_CLOSED;
         match queue.back_mut().filter(|_| full) {
-            // The later event covers both the last closed epoch and the open one.
+            // The later event marks the end of both the last closed epoch and the open one.
             Some(last) => {
                 self.idle_events.push(std::mem::replace(&mut last.event, event));
                 for (stream, event) in others {
@@ -287,8 +290,8 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Drops the other streams whose events are complete, each time the number of other streams in an open epoch has
-    /// doubled. Otherwise an epoch that stays open would collect such streams without a bound.
+    /// Of the streams that were current at frees in an open epoch, drops those whose events are complete, each time
+    /// their number has doubled. Otherwise an epoch that stays open would collect streams without a bound.
     fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
         let others = &mut self.others[number];
         if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {

@@ -11,11 +11,12 @@
 use crate::heap::Heap;
 
 /// The number of allocations and frees within which memory does not count as low twice. If a program allocates and
-/// frees one block over and over, gathering each time would take longer than all other work, and would free no memory.
+/// frees one block over and over, making passed memory idle each time would take longer than all other work, and would
+/// free no memory.
 const SHORT_STEP: u64 = 8;
 
-/// The rise and fall of live memory. Gathering at each low point gives every training step the same free ranges, and
-/// therefore the same choices and views.
+/// The rise and fall of live memory. Making passed memory idle at each low point gives every training step the same
+/// free ranges, and therefore the same views.
 #[derive(Debug, Default)]
 pub(crate) struct LowWaterMark {
     /// The bytes beyond which live memory counts as rising again.

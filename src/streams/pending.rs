@@ -117,7 +117,7 @@ impl Streams {
         }
     }
 
-    /// Returns the large pools of other streams, if their free memory counts.
+    /// Returns the large pools of other streams, if the wanted memory includes theirs.
     fn pools(&self, heap: &Heap, wanted: Wanted) -> impl Iterator<Item = PoolIndex> {
         heap.stream_pools().filter(move |pool| wanted.others && *pool != wanted.own)
     }

@@ -68,12 +68,12 @@ impl Room {
     const RECORDED: Self = Self { part: 0.2 };
     /// The room for freed memory. Streams that share memory hold little more than live memory.
     const FREED: Self = Self { part: 0.005 };
-    /// The least room of both kinds, in bytes.
+    /// The least room, for recorded uses and for freed memory, in bytes.
     const LEAST: u64 = 128 << 20;
     /// The most bytes beyond peak live memory that may be held after a growth, as a fraction of the peak and in bytes.
-    /// The smaller limit applies, but no less than the room. A request may begin within the room and end beyond it, up
-    /// to this limit. With room for one more message, two ranks that send and receive in opposite orders have a buffer
-    /// of an earlier round to wait for.
+    /// The smaller limit applies, but no less than the room. A growth may begin within the room and end beyond it, up
+    /// to this limit. So one more message fits, and two ranks that send and receive in opposite orders have a buffer of
+    /// an earlier round to wait for.
     const MOST: f64 = 0.25;
     const LARGEST: u64 = 512 << 20;
 

@@ -141,7 +141,7 @@ impl Epochs {
                 at.map_or(Ok(()), |at| free.try_push(Reverse((at, Reverse(context.heap.block(id).size), id))))
             })?;
         }
-        // Only a few parts are taken, so a heap is cheaper than sorting.
+        // Only a few parts are taken, so a binary heap is cheaper than sorting.
         let mut oldest = BinaryHeap::from(free);
         let most = most_of_a_range(request.size);
         let (mut found, mut taken) = (0, Vec::new());
@@ -215,7 +215,7 @@ impl Epochs {
         let by = name(heap, pool);
         let waited = &mut self.waited[pool.stream()];
         if waited.by != by {
-            // The pools belonged to another stream, whose waits are dropped. The reserved room stays.
+            // The pools belonged to another stream, whose waits are dropped. The room reserved in the list stays.
             waited.until.clear();
             waited.by = by;
         }

@@ -5,7 +5,7 @@
 //! ```sh
 //! cargo build --release -p seamalloc-broker --example turns
 //! target/release/examples/turns cuda:0
-//! target/release/examples/turns sim:h100       # two processes on one simulated device, whose account is in a folder
+//! target/release/examples/turns sim:h100       # two processes on one simulated device, whose memory a file counts
 //! ```
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program")]

@@ -48,7 +48,7 @@ impl Holder {
         self.free.min(self.held) - self.lendable().min(self.held)
     }
 
-    /// Returns the bytes that the process gives if the line is at this height.
+    /// Returns the bytes that the process gives if each process may keep `level` bytes beyond its guarantee.
     fn gives(&self, level: u64) -> u64 {
         self.lendable().min(self.above().saturating_sub(level))
     }
@@ -63,14 +63,15 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     if sum(0) <= demanded {
         return holders.iter().map(Holder::lendable).collect();
     }
-    // The loop finds the highest level at which the given bytes meet the demand.
+    // The loop finds how many bytes each process may keep beyond its guarantee at most, if what all give meets the
+    // demand.
     let (mut enough, mut too_high) = (0, u64::MAX);
     while too_high - enough > 1 {
         let middle = enough + (too_high - enough) / 2;
         if sum(middle) >= demanded { enough = middle } else { too_high = middle }
     }
     let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
-    // One byte higher the bytes are too few, so the surplus is less than one byte for each process.
+    // If each process kept one byte more, all would give too little. So the surplus is less than one byte for each.
     let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
     for (share, holder) in shares.iter_mut().zip(holders) {
         let next = holder.gives(enough.saturating_add(1));
@@ -141,7 +142,7 @@ mod tests {
             let kept = |at: usize| holders[at].above() - given[at];
             for poor in 0..holders.len() {
                 for rich in 0..holders.len() {
-                    // A process that could give more is not above the line; a process that gives is not below it.
+                    // A process that could give more keeps no more beyond its guarantee than a process that gives.
                     if given[poor] > 0 && given[rich] < holders[rich].lendable() {
                         prop_assert!(kept(rich) <= kept(poor).saturating_add(1), "{poor} {rich} {given:?} {holders:?}");
                     }
@@ -157,7 +158,8 @@ mod tests {
         ) {
             let less = divide(demand, &holders);
             for (before, after) in less.iter().zip(divide(demand + more, &holders)) {
-                // A process may give one byte less, because the surplus is taken from some processes only.
+                // A process may give one byte less than before, since only some processes are spared a byte of the
+                // surplus.
                 prop_assert!(after.saturating_add(1) >= *before);
             }
         }

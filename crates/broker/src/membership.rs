@@ -53,7 +53,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Makes terms without a guarantee, with the default wait.
+    /// Makes terms without a guarantee, with the default time that a request waits for memory.
     #[must_use]
     pub fn new(device: &str, socket: &Path) -> Self {
         let config = seamalloc::Config::default();
@@ -302,18 +302,19 @@ fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<
     Ok(given)
 }
 
-/// Returns how long a request waits before its next demand, after it has waited `waited` and with `left` remaining.
+/// Returns how long a request waits before its next demand, after it has waited `waited`, with `left` of its time limit
+/// remaining.
 fn pause(waited: Duration, left: Duration) -> Duration {
     (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
 }
 
 /// Returns whether a request waits before it tries again. If other processes gave enough, the request tries again
-/// immediately. A request that has waited longer than the longest pause always waits.
+/// immediately. A request that has been waiting for longer than the longest of the [`PAUSES`] always waits.
 fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
     given < missing || waited > PAUSES.1
 }
 
-/// The lender that asks the broker for a request.
+/// The lender that asks the broker for memory when a request lacks memory.
 struct Asker(Arc<Shared>);
 
 impl Asker {
@@ -376,7 +377,7 @@ mod tests {
         let blocks =
             [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
         allocator.free(blocks[0].0).unwrap();
-        // This call records the first block's event, which completes in the next call.
+        // This call records an event behind the first block's work, and `synchronize` completes the event.
         allocator.lending().lend(2 * MIB).unwrap();
         gpu.synchronize().unwrap();
         for (address, stream) in &blocks[1..] {

@@ -230,8 +230,8 @@ pub(crate) struct CompareArgs {
     /// NEW may lack rows of BASE.
     #[arg(long)]
     pub(crate) subset: bool,
-    /// Compare the driver's times too, which a simulated device takes by its model; times of this machine's clock stay
-    /// out.
+    /// Compare the driver's times too, which on a simulated device come from its cost model; times of this machine's
+    /// clock stay out.
     #[arg(long)]
     pub(crate) times: bool,
     /// Print one JSON object for each difference instead of a table.

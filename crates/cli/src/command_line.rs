@@ -120,7 +120,7 @@ pub(crate) enum Command {
     /// Plan offsets for buffers whose sizes and lifetimes are known.
     #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
     Plan(PlanArgs),
-    /// Show what the allocators of running programs do that opted in.
+    /// Show what allocators do in the running programs that opted in.
     #[cfg(unix)]
     #[command(after_help = format!("{}\n\n{}", crate::top::legend(), crate::top::HELP))]
     Top(crate::top::TopArgs),

@@ -109,7 +109,7 @@ impl Kinds {
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
-    /// A key that no report has counts as a result, so that no difference is missed.
+    /// Keys that are in no report count as results, so that their differences are not missed.
     fn of(&self, key: &str) -> Kind {
         self.0.get(key).copied().unwrap_or(Kind::Result)
     }
@@ -257,7 +257,7 @@ fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     cut(&value, same.saturating_sub(BEFORE)).into()
 }
 
-/// Returns the part of a text from a character on, if the text is too long to be shown.
+/// Returns a text or, if it is too long for a table, its characters from number `from` on.
 fn cut(text: &str, from: usize) -> String {
     let length = text.chars().count();
     if length <= SHOWN {

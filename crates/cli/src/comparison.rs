@@ -17,7 +17,8 @@ struct Cost {
 #[derive(Debug)]
 pub(crate) struct Comparison {
     strategies: Vec<StrategyKind>,
-    /// The kind of each workload, and the costs in the order of the strategies; `None` if memory ran out.
+    /// The kind of each workload ("recorded jobs"), and the costs in the order of the strategies; `None` if memory ran
+    /// out.
     workloads: Vec<(&'static str, Vec<Option<Cost>>)>,
 }
 
@@ -54,7 +55,7 @@ impl Comparison {
         Some(format!("{memory} {}", self.price(ours, gmlake)?))
     }
 
-    /// Returns the costs of two strategies on the workloads that both ran, by kind.
+    /// Returns the costs of two strategies on each workload that both ran, with the kind of the workload.
     fn both(&self, ours: StrategyKind, theirs: StrategyKind) -> Vec<(&'static str, Cost, Cost)> {
         let place = |kind| self.strategies.iter().position(|asked| *asked == kind);
         let (Some(ours), Some(theirs)) = (place(ours), place(theirs)) else { return Vec::new() };
@@ -144,7 +145,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A kind, and the GiB and the seconds of each strategy.
+    /// A kind of workload, and each strategy's GiB and seconds in the driver.
     type Row = (&'static str, &'static [Option<(u64, u64)>]);
 
     fn compared(strategies: &[StrategyKind], workloads: &[Row]) -> Option<String> {
@@ -173,8 +174,8 @@ mod tests {
         );
     }
 
-    /// Without `stitch`, expandable segments are compared. Without `gmlake`, the verdict states the time of the other
-    /// compared strategy.
+    /// Without `stitch`, expandable segments are compared. Without `gmlake`, the sentence on time in the driver is
+    /// about the other compared strategy.
     #[test]
     fn any_two_strategies_are_compared() {
         let rows: &[Row] = &[("jobs", &[Some((10, 1)), Some((10, 2))])];

@@ -40,7 +40,7 @@ pub(crate) struct EvictArgs {
     /// Allocator options in PyTorch's syntax: chunk_size_mb:2.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     conf: Config,
-    /// Seed of generated programs whose shape is drawn.
+    /// Seed of generated programs with a random shape.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     seed: u64,
@@ -61,7 +61,7 @@ fn schemes(name: &str) -> Result<Schemes, seamalloc_evict::UnknownScheme> {
     if name == "all" { Ok(Schemes(SchemeKind::ALL.to_vec())) } else { Ok(Schemes(vec![name.parse()?])) }
 }
 
-/// Parses a part of the peak. The run checks later whether the part leaves any memory.
+/// Parses a budget, as a part of the most bytes that are live at once, and checks its range.
 fn part(text: &str) -> Result<f64, String> {
     let part = text.parse().map_err(|_| "expected a number, such as 0.5".to_owned())?;
     budget(u64::MAX >> 20, part).map(|_| part).map_err(|error| error.to_string())
@@ -125,8 +125,8 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-/// Returns what the schemes run over, as the arguments name it: strategies of the allocator, Coop's arena, or plain
-/// counts. Each is returned once.
+/// Returns the allocators over which the eviction schemes run, as the arguments name them: strategies, Coop's arena, or
+/// plain counts. Each is returned once.
 fn memories(args: &EvictArgs) -> Result<Vec<Below>, Failure> {
     let defaults = STRATEGIES.map(str::to_owned);
     let names = if args.strategy.is_empty() { &defaults[..] } else { &args.strategy };

@@ -21,12 +21,12 @@ const ASSUMPTIONS: &str = "The blocks stay where they are. native serves a reque
     it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins all free pieces of 2 MiB, for \
     which it splits chunks; with split:off it joins wholly free pieces of 20 MiB and two free ends of others.";
 
-/// The layouts of several files without a history.
+/// The memory layouts of several snapshots that have no history.
 #[derive(Default)]
 pub(crate) struct Layouts(Vec<(PathBuf, Layout)>);
 
 impl Layouts {
-    /// Keeps the layouts of a file without a history, and returns any other result unchanged.
+    /// Keeps the layouts of a snapshot that has no history, and returns any other result unchanged.
     pub(crate) fn or<T>(&mut self, path: &Path, loaded: Result<Vec<T>, Failure>) -> Result<Vec<T>, Failure> {
         match loaded {
             Err(Failure::Trace(error)) if !error.layouts().is_empty() => {
@@ -41,9 +41,9 @@ impl Layouts {
         self.0.is_empty()
     }
 
-    /// Prints the words of each layout, and returns them for a page. With `json`, prints only the line of each layout.
-    /// The memory of the device is known if `device` was given. Files whose paths contain one of `libraries` are not
-    /// the user's code.
+    /// Prints a description of each layout, and returns the descriptions for a page. With `json`, prints only a line
+    /// for each layout. The size of the device is known only if `device` was given. Files whose paths contain one of
+    /// `libraries` are not the user's code.
     pub(crate) fn print(
         &self,
         output: &mut Output,

@@ -28,8 +28,8 @@ pub(crate) struct OrderArgs {
     /// highs), or none.
     #[arg(long, value_name = "NAME", default_value = "portfolio", value_parser = planner)]
     layout: Layouts,
-    /// Stop after this many seconds for each graph and method, with the best order so far; its addresses may take as
-    /// many again.
+    /// Stop after this many seconds for each graph and method, with the best order so far; planning its addresses may
+    /// take as long again.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, allow_negative_numbers = true)]
     time_limit: Duration,
     /// Write the best order: the places of the operators in the program, from 0 on, as a list of JSON.

@@ -126,7 +126,7 @@ fn in_json(trace: &Trace, origins: Option<&Origins>, verdict: &Judgement, librar
     })
 }
 
-/// Writes the page of a whole job, from its analysis.
+/// Writes the page of a whole job, from the output of `python -m seamalloc fleet --json`.
 fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     let wrong = |found: String| Failure::NoFleet { path: path.to_owned(), found };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;

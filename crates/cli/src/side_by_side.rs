@@ -36,7 +36,7 @@ struct Set {
     heading: &'static str,
 }
 
-/// The columns that tables of sets leave out, so that five figures remain.
+/// The columns that the table of a set of workloads leaves out, so that five figures remain.
 const NOT_IN_SETS: [&str; 2] = ["driver_calls", "stalls"];
 
 /// The totals of one strategy over the traces of a table, in the first pass of each trace.
@@ -156,7 +156,7 @@ impl<'a> SideBySide<'a> {
         Ok(())
     }
 
-    /// Adds the totals to the counts, and resets them.
+    /// Adds the totals of a table to the counts of all tables, and resets the totals.
     fn count(&mut self) {
         for total in &mut self.totals {
             self.runs += total.runs;

@@ -59,7 +59,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, also: &[Policy], color: Color) ->
     if failed > 0 { Err(Failure::OutOfMemory(failed, policies.len())) } else { Ok(()) }
 }
 
-/// Returns the figures with which the steps are compared, in words.
+/// Returns in words how long a step takes without any allocator, and how long it took when recorded.
 fn in_words(timeline: &Timeline, report: &TimelineReport) -> String {
     let steps = timeline.recorded_ns.len();
     let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);

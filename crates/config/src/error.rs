@@ -1,6 +1,6 @@
 //! Errors in the options that were given.
 //!
-//! Owns: [`ConfigError`]. `names.rs` has its words.
+//! Owns: [`ConfigError`]. `names.rs` has the texts of these errors.
 
 /// An unknown option, or a value that an option cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

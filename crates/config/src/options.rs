@@ -1,6 +1,7 @@
 //! The options of an allocator, and the rules that depend on several of them.
 //!
-//! Owns: [`Config`] and its parts, made of `table.rs`. `syntax.rs` reads and writes them as text.
+//! Owns: [`Config`] and its parts, which a macro makes from the list of options in `table.rs`. `syntax.rs` reads and
+//! writes them as text.
 
 use super::choices::{Split, StreamSharing};
 use super::error::ConfigError;

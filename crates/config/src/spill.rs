@@ -79,8 +79,8 @@ pub trait SpillPolicy: Send + Sync {
 }
 
 /// The default policy: [`Advice::Cold`] memory first, [`Advice::Hot`] memory last. Of memory with equal advice, the
-/// oldest comes first, where ages are compared by powers of two; of equally old memory, the memory in the largest
-/// blocks comes first.
+/// memory unused for longest comes first, where ages are compared by powers of two; of equally old memory, the memory
+/// in the largest blocks comes first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColdestFirst;
 
@@ -90,7 +90,8 @@ impl SpillPolicy for ColdestFirst {
     }
 
     fn coldness(&self, candidate: &SpillCandidate) -> Option<u64> {
-        /// The bits of the figure that hold the size. Two further bits hold the advice, and six hold the age.
+        /// The lowest bits of the returned figure, which hold the size. The next six bits hold the age, and the highest
+        /// two the advice.
         const BITS_OF_SIZE: u32 = 56;
         const UNIT: u64 = 64 << 10;
         let advice = match candidate.advice {

@@ -267,7 +267,7 @@ impl<T, S: Syntax<T>> Syntax<Option<T>> for OrOff<S> {
     }
 }
 
-/// One of several values, by its name; the text lists the names.
+/// One of several values, by its name. The last field lists the names for errors.
 pub(super) struct Choice<T: 'static>(
     pub(super) &'static [T],
     pub(super) fn(T) -> &'static str,
@@ -333,9 +333,10 @@ impl<T> Syntax<T> for Spelled {
     }
 }
 
-/// Divisions: `4` for all intervals, or `[256:1,512:2,>:4]`, where 256 names the interval from 256 MiB to 512 MiB. As
-/// in PyTorch, sizes below the first named interval take its divisions, `>` replaces the divisions of the last named
-/// interval and of all above, and an interval between two named ones stays off.
+/// The value of `roundup_power2_divisions`: `4` divisions for all intervals, or `[256:1,512:2,>:4]`, where 256 names
+/// the interval from 256 MiB to 512 MiB. As in PyTorch, sizes below the first named interval take its divisions, `>`
+/// replaces the divisions of the last named interval and of all above, and an interval between two named ones stays
+/// off.
 pub(super) struct Divisions;
 
 impl Divisions {

@@ -115,7 +115,7 @@ calls! {
     Write = "write", "cuMemcpyHtoDAsync";
     /// `cuMemcpyAsync` between two places that the device uses: made when memory is exchanged for other memory
     Copy = "copy", "cuMemcpyAsync";
-    /// `cuMemCreate` on a node of the machine: made when live memory is spilled
+    /// `cuMemCreate` on a NUMA node of the machine: made when live memory is spilled
     CreateOnHost = "create_on_host", "cuMemCreate (host)";
     /// `cuMemHostAlloc`, or `cuMemHostRegister` of pages of the system
     HostMalloc = "host_malloc", "cuMemHostAlloc";

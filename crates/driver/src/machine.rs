@@ -19,8 +19,8 @@ struct Groups {
     cached: [&'static str; 2],
 }
 
-/// Version 1, whose groups have a folder for each controller, and version 2, with one folder for all. A machine may
-/// have both versions; one of the versions then controls the memory.
+/// Version 1 of control groups, with a folder for each controller, and version 2, with one folder for all controllers.
+/// A machine may have both versions; one of the versions then controls the memory.
 const GROUPS: [Groups; 2] = [
     Groups {
         folder: "/sys/fs/cgroup/memory",
@@ -60,8 +60,8 @@ fn read(text: &str) -> Option<MemoryInfo> {
 }
 
 impl Groups {
-    /// Returns the path of the process's group from `/proc/self/cgroup`: `/` inside of a container, or a path of the
-    /// machine around the container.
+    /// Returns the path of the process's control group from `/proc/self/cgroup`: `/` inside of a container, or a path
+    /// of the machine around the container.
     fn of<'a>(&self, text: &'a str) -> Option<&'a str> {
         text.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -69,8 +69,8 @@ impl Groups {
         })
     }
 
-    /// Bounds host memory by the limits of a group and of each group around it. `file` returns the content of
-    /// a file.
+    /// Bounds host memory by the limits of a control group and of each group around it. `file` returns the content of a
+    /// file.
     fn bound(&self, machine: MemoryInfo, group: &str, file: impl Fn(&str) -> Option<String>) -> MemoryInfo {
         let mut group = group.trim_matches('/');
         let mut left = machine;
@@ -121,7 +121,7 @@ mod tests {
             let files = |file: &str| {
                 let (group, name) = file.rsplit_once('/')?;
                 let text = match (group, name) {
-                    // Versions 2 and 1 write these values if there is no limit.
+                    // Control groups of versions 2 and 1 write these two values if there is no limit.
                     ("", _) if name == groups.limit => "max\n".to_owned(),
                     ("a/b", _) if name == groups.limit => "9223372036854771712\n".to_owned(),
                     ("a", _) if name == groups.limit => format!("{}\n", 500 * K),

@@ -28,7 +28,7 @@ pub enum Below {
     Counted,
 }
 
-/// The error of a name that is neither a strategy, a family, `arena` nor `counted`.
+/// The error of a name that is neither a strategy, a family of strategies, `arena` nor `counted`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}",

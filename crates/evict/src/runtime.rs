@@ -125,7 +125,7 @@ struct Runtime<'a> {
     memory: &'a mut dyn Memory,
     scheme: &'a mut dyn Scheme,
     outcome: Outcome,
-    /// The hash of each tensor's inputs, while the tensor is defined.
+    /// The hash of each tensor's inputs, while its contents are in memory (`defined`).
     contents: Vec<u64>,
     /// The hash of each tensor when it was first made.
     expected: Vec<Option<u64>>,

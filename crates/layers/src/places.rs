@@ -79,8 +79,8 @@ pub(super) struct Places {
     spread: Spread,
     around: Vec<Wrap>,
     state: RwLock<State>,
-    /// The owners of live blocks if each thread has its own allocator. Otherwise the device or the block's stream has
-    /// only one owner.
+    /// The owners (allocators) of live blocks if each thread has its own allocator. Otherwise the device or the block's
+    /// stream has only one owner.
     owners: Mutex<Owners>,
 }
 
@@ -161,7 +161,7 @@ impl Places {
         self.owners.lock().of.get(&block.address).cloned()
     }
 
-    /// Notes the owner of a new block. A block that is just being freed may have had the same address.
+    /// Notes the owner of a new block, its allocator. A block that is just being freed may have had the same address.
     fn note_owner(&self, block: RawBlock, owner: &Arc<Served>) -> Result<()> {
         let owners = &mut *self.owners.lock();
         let before = try_insert(&mut owners.of, block.address, (Arc::clone(owner), owners.count))?;

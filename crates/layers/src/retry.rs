@@ -44,7 +44,7 @@ pub const PADDLE_RETRY_TIME_MS: u64 = 10_000;
 struct Waiter {
     ticket: u64,
     thread: ThreadId,
-    /// The count of frees at its last try.
+    /// The count of frees at the request's last try.
     tried: u64,
     /// Whether the request is trying now.
     tries: bool,

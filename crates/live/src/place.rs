@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The ending of a socket's name, after the process number.
 const ENDING: &str = ".sock";
-/// The separator between the namespace and the number.
+/// The separator between the namespace and the process number in a socket's name.
 const BETWEEN: char = '-';
 /// The time limit for the folder's lock. Other processes hold the lock while they make or remove a socket.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, SocketError> {
         if !has_ended(namespace, pid, &path) {
             found.push((pid, path));
         } else if let Ok(Some(_lock)) = Lock::of_folder(&folder)
-            // The number may now belong to a new process that listens.
+            // Meanwhile the process number may belong to a new process that listens.
             && has_ended(namespace, pid, &path)
         {
             // Another client may have removed the socket already.

@@ -88,7 +88,7 @@ fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     while from < order.len() {
         let hill = (from..order.len()).max_by_key(|step| during[*step]).unwrap_or(from);
-        // If several valleys are equally low, the last one counts.
+        // The valley is the step after which the fewest bytes are live; of several steps, the last.
         let valley = (hill..order.len()).rev().min_by_key(|step| behind[*step]).unwrap_or(hill);
         pieces.push((order[from..=valley].to_vec(), during[hill].saturating_sub(before)));
         before = behind[valley];

@@ -11,13 +11,13 @@ use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-/// The most sets that are remembered. A set takes 16 bytes, and the hash table of the sets takes up to twice the bytes
-/// of its sets.
+/// The most sets of tasks that are remembered as failed. A set takes 16 bytes, and the hash table of the sets takes up
+/// to twice the bytes of its sets.
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
-/// The steps of the first attempt at one limit, for each task of the instance. Each later round of attempts has twice
-/// as many steps.
+/// The steps of the first search for an order within one limit, for each task of the instance. Each later round of
+/// searches has twice as many steps.
 const FIRST_TRY: u64 = 64;
 
 /// The result of a search.

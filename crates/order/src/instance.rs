@@ -89,7 +89,7 @@ impl Instance {
     }
 
     /// Returns an instance of groups of tasks. `groups` has the tasks of each group in the order in which they run; the
-    /// groups are in a valid order. `rises` has the rise of each group.
+    /// groups are in a valid order. `rises` has how far the live bytes rise while each group runs.
     pub(crate) fn grouped(&self, groups: &[Vec<u32>], rises: &[u64]) -> Self {
         let mut group_of = vec![0_u32; self.tasks.len()];
         for (at, group) in groups.iter().enumerate() {

@@ -22,7 +22,8 @@ pub enum Method {
     Eager,
     /// The operator that raises the peak least runs next.
     Greedy,
-    /// Depth first from the results backwards. The part whose need of memory exceeds its result most comes first.
+    /// Depth first from the results backwards. Of an operator's inputs, the one whose computation needs most memory
+    /// beyond the input itself comes first.
     DepthFirst,
     /// A search over the sets of operators already run. The search finds the least peak and proves it.
     Exact,

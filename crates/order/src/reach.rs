@@ -6,7 +6,7 @@
 use crate::instance::{Instance, Storage, id};
 use std::cmp::Reverse;
 
-/// The most tasks for which a table is made. The table then takes 32 MiB.
+/// The most tasks for which a table with a bit for each pair of tasks is made. The table then takes 32 MiB.
 pub(crate) const MAX_TASKS: usize = 1 << 14;
 
 /// A set of tasks for each task.
@@ -53,7 +53,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Makes the table of an instance; returns `None` if it has too many tasks.
+    /// Finds the tasks that must run before each task of an instance. Returns `None` if there are too many tasks.
     pub(crate) fn of(instance: &Instance) -> Option<Self> {
         let tasks = instance.tasks.len();
         if tasks > MAX_TASKS {
@@ -93,7 +93,7 @@ impl Reach {
 }
 
 /// Returns a lower bound of the peak. For each task, the task's outputs are added to the storages that in every order
-/// are live when the task runs; without a table, to the task's inputs. The bound is the largest of these sums.
+/// are live when the task runs; without `reach`, to the task's inputs. The bound is the largest of these sums.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {
@@ -138,9 +138,9 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
 /// Tasks that run one after the other.
 struct Group {
     tasks: Vec<u32>,
-    /// The rise of the live bytes above those before the group.
+    /// The highest rise of the live bytes while the group runs, above the live bytes before it.
     rise: u64,
-    /// The largest change of the live bytes over the group.
+    /// The most that the group adds to the live bytes from its begin to its end, in any order of all tasks.
     net: i64,
 }
 
@@ -152,7 +152,7 @@ impl Group {
         group
     }
 
-    /// Adds a task if this cannot raise the least peak. Returns whether the task was added.
+    /// Adds a task to the group if this cannot raise the least peak. Returns whether the task was added.
     fn take(&mut self, instance: &Instance, reach: &Reach, task: u32) -> bool {
         let is_ready = |before: &u32| self.tasks.contains(before) || reach.is_before(*before, self.tasks[0]);
         if !instance.before[task as usize].iter().all(is_ready) {
@@ -169,7 +169,8 @@ impl Group {
         false
     }
 
-    /// Returns the largest change of the live bytes over the task if it runs after the group.
+    /// Returns the most that the task adds to the live bytes from its begin to its end, if it runs after the group, in
+    /// any order.
     fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
         let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
         let bytes = |storage: &&u32| {

@@ -20,12 +20,12 @@ pub(crate) struct Divided {
     pub(crate) peak: u64,
 }
 
-/// Orders an instance by subgraphs. `reach` is the table of the instance.
+/// Orders an instance by subgraphs. `reach` says which of its tasks must run before which.
 pub(crate) fn roam(instance: &Instance, reach: &Reach, end: Instant, solve: &mut Solve<'_>) -> Divided {
     let mut segments = Segments::of(instance, reach);
     let mut parts = segments.solve_all(end, solve);
     let mut best = segments.divided(&parts);
-    // A task outside of the spine may move from the subgraph with the peak to a later one.
+    // A task that the last result does not need may move from the subgraph with the peak to a later one.
     while Instant::now() < end {
         let Some(worst) = (0..parts.len()).max_by_key(|part| parts[*part].peak) else { break };
         let was = segments.of.clone();
@@ -68,8 +68,8 @@ impl<'a> Segments<'a> {
         let is_cut = |task: u32| {
             spine.iter().all(|other| *other == task || reach.is_before(*other, task) || reach.is_before(task, *other))
         };
-        // The subgraph of a task of the spine is the number of cuts before the task. A cut is the last task of its
-        // subgraph.
+        // For a task that the last result needs (the spine), the number of the subgraph is the number of cuts before
+        // the task. A cut is the last task of its subgraph.
         let cuts: Vec<u32> = spine.iter().copied().filter(|task| is_cut(*task)).collect();
         let mut of = vec![0; instance.tasks.len()];
         for task in &spine {
@@ -128,8 +128,8 @@ impl<'a> Segments<'a> {
         Divided { peak: peak(self.instance, &order), order }
     }
 
-    /// Moves the tasks outside of the spine from a subgraph to the next one, and moves the tasks that need them as far
-    /// as necessary. Returns whether any task moved.
+    /// Moves the tasks that the last result does not need from a subgraph to the next one, and moves the tasks that
+    /// need them as far as necessary. Returns whether any task moved.
     fn delay(&mut self, segment: usize) -> bool {
         let loose = (0..self.of.len()).filter(|task| self.of[*task] == segment && !self.is_spine[*task]);
         let moved: Vec<usize> = loose.collect();

@@ -19,9 +19,9 @@ use crate::search::Search;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The number of lines between two checks of the clock.
+/// The number of lines (ranges of time) between two checks of the clock.
 const BETWEEN_LOOKS: usize = 256;
-/// Blocks in a leaf of the tree.
+/// Blocks in a leaf of the k-d tree.
 const LEAF: usize = 8;
 
 /// Returns the plan. If a buffer has a fixed offset, an alignment or gaps, which the method does not support, the
@@ -39,9 +39,9 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, order, Fit::First, search)
 }
 
-/// Returns an order for first fit: the buffers of `least` bytes or more by their offsets on the lines, then the smaller
-/// buffers in the given order, which fill the holes. Small buffers on the lines would end the lines of large ones.
-/// Returns `None` if the search ends first.
+/// Returns an order for first fit: the buffers of `least` bytes or more by their offsets in Chainer's plan, then the
+/// smaller buffers in the given order, which fill the holes. In that plan, small buffers would divide the ranges of
+/// time into which large ones fit. Returns `None` if the search ends first.
 pub(crate) fn larger_first(
     instance: &Instance,
     least: u64,
@@ -73,7 +73,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     let mut blocks = Blocks::new(instance, buffers);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;
-    // `lines` has the line that begins at each section. An end of 0 means that no line begins there.
+    // `lines` has the line (a range of time) that begins at each section. An end of 0 means that no line begins there.
     let sections = instance.sections.loads.len() as u32;
     let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
     let mut begins_before = vec![0_u32; sections as usize + 1];
@@ -93,7 +93,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
             break;
         }
         if (now.offset, now.end) != (offset, end) {
-            // The line was lifted or divided after it was queued.
+            // The line (a range of time) was lifted to a higher offset, or divided, after it was queued.
             continue;
         }
         step += 1;
@@ -117,7 +117,8 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
             }
             continue;
         }
-        // The line is lifted to its lower neighbour, and merges with all lines at the same offset.
+        // No block fits into the line's range of time. The line is lifted to the offset of its lower neighbour, and
+        // merges with the neighbours at this offset.
         let left_of = (first > 0).then(|| lines[begins_before[first as usize] as usize]);
         let right_of = (end < sections).then(|| lines[end as usize]);
         let Some(to) = [left_of, right_of].iter().flatten().map(|line| line.offset).min() else {
@@ -138,7 +139,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
 /// The blocks that are not placed yet, in a k-d tree by their begin and end. Each node has the longest life below it.
 struct Blocks<'a> {
     instance: &'a Instance,
-    /// The blocks, in the order of the leaves.
+    /// The blocks, in the order of the k-d tree's leaves.
     blocks: Vec<u32>,
     nodes: Vec<Node>,
 }
@@ -285,8 +286,8 @@ mod tests {
 
     #[test]
     fn a_line_on_which_nothing_fits_is_lifted() {
-        // The third block takes the only section of the line at 0. The second block needs two sections, so the line
-        // above the third block is lifted to 4, where the second block fits.
+        // The third block takes the second of two sections of time at offset 0, since the second block needs both. The
+        // range above the third block is then lifted to 4, where the second block fits.
         assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
     }
 
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// The small buffer would end the line of the two large ones.
+    /// Chainer's plan would place the small buffer, which lives longest, below the two large ones.
     #[test]
     fn small_buffers_are_not_in_the_way_of_larger_ones() {
         let of =

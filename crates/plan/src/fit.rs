@@ -10,7 +10,8 @@ use crate::taken::Taken;
 
 /// The number of buffers between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
-/// From this number of buffers on, a pass uses an index of the taken addresses instead of the pairs.
+/// From this number of buffers on, a pass uses an index of the taken addresses instead of the pairs of buffers that are
+/// live together.
 pub(crate) const INDEXED: usize = 500;
 /// The offset of a buffer that is not placed.
 pub(crate) const NOWHERE: u64 = u64::MAX;
@@ -29,7 +30,7 @@ pub(crate) enum Fit {
 pub(crate) struct Placed<'a> {
     instance: &'a Instance,
     pub(crate) offsets: Vec<u64>,
-    /// The ranges of offsets that the buffer cannot have.
+    /// The ranges of offsets that the buffer to be placed cannot have.
     taken: Vec<(i64, i64)>,
 }
 
@@ -91,7 +92,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Placed buffers in an index, for many buffers without windows in their gaps. Buffers cannot be removed.
+/// Placed buffers in an index, for many buffers that use no bytes during their gaps. Buffers cannot be removed.
 #[derive(Debug)]
 pub(crate) struct Indexed<'a> {
     instance: &'a Instance,

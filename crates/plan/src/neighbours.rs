@@ -29,7 +29,7 @@ pub(crate) struct Instance {
     pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
-    /// Whether some gap has a window.
+    /// Whether some gap has a window: bytes of the buffer used during the gap.
     pub(crate) has_windows: bool,
     /// The buffers in the order in which they begin.
     by_first: Vec<u32>,
@@ -44,7 +44,7 @@ pub(crate) struct Instance {
     leaves: usize,
     /// The number of pairs whose hulls (from the first to the last section of a buffer) meet.
     pairs: u64,
-    /// The list, once a method has asked for it; `None` if the search ended before the list was made.
+    /// The list of pairs, once a method has asked for it; `None` if the search ended before the list was made.
     listed: OnceLock<Option<Listed>>,
 }
 
@@ -53,8 +53,8 @@ pub(crate) struct Instance {
 struct Listed {
     starts: Vec<u32>,
     others: Vec<u32>,
-    /// The least distance of the offsets if the other buffer is above the first one. The list is empty if every
-    /// distance is the first buffer's size.
+    /// For each pair, the least distance of the offsets if the other buffer lies above. The list is empty if every
+    /// distance is the lower buffer's size.
     distances: Vec<i64>,
 }
 
@@ -146,7 +146,7 @@ impl Instance {
         self.listed.get()?.as_ref()
     }
 
-    /// Returns the number of other buffers whose hulls meet this buffer's hull.
+    /// Returns the number of other buffers whose hulls (first to last section) meet this buffer's hull.
     fn meeting(&self, buffer: u32) -> u64 {
         let (first, end) = self.sections.hull(buffer);
         u64::from(self.begins[end as usize] - self.ended[first as usize]) - 1
@@ -156,7 +156,7 @@ impl Instance {
     /// search ends first.
     pub(crate) fn degrees(&self, search: &Search) -> Option<Vec<u64>> {
         let mut degrees: Vec<u64> = self.all().map(|buffer| self.meeting(buffer)).collect();
-        // Hulls of buffers with gaps may meet although the buffers do not.
+        // Buffers with gaps may have no moment in common although their hulls (first to last section) meet.
         let with_gaps = self.all().filter(|buffer| self.sections.of(*buffer).len() > 1);
         for (index, buffer) in with_gaps.enumerate() {
             if index % BETWEEN_LOOKS == 0 && search.is_over() {
@@ -208,13 +208,13 @@ impl Instance {
         others.iter().enumerate().map(move |(index, other)| (*other, distances.get(index).copied().unwrap_or(size)))
     }
 
-    /// Calls `found` with every other buffer whose hull meets this buffer's hull.
+    /// Calls `found` with every other buffer whose hull (first to last section) meets this buffer's hull.
     fn search(&self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.sections.hull(buffer);
-        // These buffers begin in one of the buffer's sections.
+        // First the buffers that begin in one of this buffer's sections.
         let range = self.begins[first as usize] as usize..self.begins[end as usize] as usize;
         self.by_first[range].iter().filter(|other| **other != buffer).for_each(|other| found(*other));
-        // These buffers began before this buffer and end after its begin.
+        // Then the buffers that begin before this buffer and end after its begin.
         let before = self.begins[first as usize] as usize;
         let mut stack = [0_usize; 2 * usize::BITS as usize];
         let mut depth = usize::from(before > 0);

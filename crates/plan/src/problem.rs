@@ -54,7 +54,8 @@ impl Buffer {
     /// Returns the parts of the lifetime in which the buffer needs memory, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let whole = (0, self.size);
-        // A gap of one moment or more separates two pieces. A gap with a window is a piece of its own.
+        // A gap of one moment or more separates two pieces. A gap with a window (bytes used during the gap) is a piece
+        // of its own.
         let ends = self.gaps.iter().map(|gap| (gap.lower, Some(gap))).chain([(self.upper, None)]);
         let mut from = self.lower;
         let pieces = ends.flat_map(move |(to, gap)| {
@@ -72,9 +73,9 @@ impl Buffer {
 pub struct Piece {
     /// The first moment of the part.
     pub lower: i64,
-    /// The moment after the last moment of the part.
+    /// The moment after the last moment of this part of the lifetime.
     pub upper: i64,
-    /// The range of the buffer's bytes, from and to.
+    /// The range of the buffer's bytes that are used in this part, from and to.
     pub window: (u64, u64),
 }
 

@@ -18,7 +18,7 @@ const PATIENCE: u32 = 10;
 /// 32,768th. The values are the numbers of bits by which the peak is shifted right.
 const WIDEST: u32 = 3;
 const NARROWEST: u32 = 15;
-/// The resolution of an order: the number of places between two buffers.
+/// A new order is sorted by each buffer's old index times this number, so that moved buffers fit between others.
 const FINE: usize = 1000;
 
 /// An order, and the result of first fit in it.

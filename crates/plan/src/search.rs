@@ -20,7 +20,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Makes a search that ends at a moment, or when a plan reaches the capacity.
+    /// Makes a search that ends at the deadline, or as soon as a plan's peak is at most the capacity.
     pub(crate) fn new(bound: u64, capacity: Option<u64>, deadline: Option<Instant>) -> Self {
         Self {
             best: Mutex::new(None),

@@ -60,7 +60,8 @@ impl Sections {
                 has_begun = true;
                 continue;
             }
-            // The first end after a beginning closes the section, since the section's set is complete only then.
+            // The first end after a beginning closes the section, since the section's set of buffers is complete only
+            // then.
             if has_begun {
                 loads.push(load);
                 has_begun = false;

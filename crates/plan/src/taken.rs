@@ -1,4 +1,4 @@
-//! An index of the placed buffers: the addresses that are taken in a range of sections.
+//! An index of the placed buffers: the addresses that are taken in a range of sections of time.
 //!
 //! Owns: the index, and the search for the lowest and the tightest place. Most buffers that are live at the same time
 //! lie next to each other without a hole, so a few address ranges represent thousands of buffers.
@@ -13,17 +13,18 @@
 //!                                              and `all` of the nodes between
 //! ```
 
-/// The most buckets. With fewer buckets, more buffers end within each bucket. With more buckets, adding a buffer takes
-/// longer. Of 100 to 4,000 buckets, 100 to 500 were the fastest for 18,000 to 62,000 buffers.
+/// The most buckets, each a range of sections. With fewer buckets, more buffers end within each bucket. With more
+/// buckets, adding a buffer takes longer. Of 100 to 4,000 buckets, 100 to 500 were the fastest for 18,000 to 62,000
+/// buffers.
 const BUCKETS: u32 = 256;
-/// The most bytes of ranges in the worst case, in which no two buffers touch. If the ranges would take more bytes,
-/// fewer buckets are used. For 19,000 to 141,000 buffers the ranges took at most 5.3 MiB.
+/// The most bytes of the index's ranges in the worst case, in which no two buffers touch. If the ranges would take more
+/// bytes, fewer buckets are used. For 19,000 to 141,000 buffers the ranges took at most 5.3 MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// A range of bytes, from and to.
 type Range = (u64, u64);
 
-/// A buffer that begins or ends within a bucket.
+/// A buffer that begins or ends within a bucket of sections.
 #[derive(Clone, Copy, Debug)]
 struct End {
     first: u32,
@@ -44,8 +45,9 @@ pub(crate) struct Taken {
     /// The number of sections in a bucket.
     width: u32,
     leaves: usize,
-    /// Lists of ranges, each in order and disjoint. The first lists are `all` of each node of the tree, whose root is
-    /// at 1. Then follow `through` of each bucket, and last the ranges from `ends` for the current query.
+    /// Lists of ranges, each in order and disjoint. The first lists are, for each node of the tree over the buckets,
+    /// the ranges taken in any of its sections (`all`); the root is at 1. Then follow, for each bucket, the ranges
+    /// taken in all of its sections (`through`), and last the ranges from `ends` for the current query.
     lists: Vec<Vec<Range>>,
     ends: Vec<Vec<End>>,
     /// The cursors of the current query.
@@ -56,8 +58,8 @@ impl Taken {
     /// Makes an empty index for `count` buffers. `most_live` is the most buffers that are live in one section.
     pub(crate) fn new(sections: u32, count: usize, most_live: u32) -> Self {
         let mut buckets = sections.clamp(1, BUCKETS);
-        // Each level of the tree, and `through`, has for each bucket at most the ranges that are live when the bucket
-        // begins, and the ranges that begin or end in the bucket.
+        // Each level of the tree, and `through` (ranges taken in whole buckets), has for each bucket at most the ranges
+        // that are live when the bucket begins, and the ranges that begin or end in the bucket.
         let bytes = |buckets: u32| {
             let a_level = u64::from(buckets) * u64::from(most_live) + 2 * count as u64;
             a_level * u64::from(buckets.next_power_of_two().ilog2() + 2) * size_of::<Range>() as u64
@@ -103,7 +105,7 @@ impl Taken {
         }
     }
 
-    /// Begins a query that contains no sections yet.
+    /// Begins a query for a free place, with no sections yet.
     pub(crate) fn clear(&mut self) {
         self.cursors.clear();
         let last = self.lists.len() - 1;
@@ -164,7 +166,7 @@ impl Taken {
     /// Returns the lowest place from `low` on. Moves all cursors past the ranges below that place.
     fn next(&mut self, mut low: u64, size: u64, alignment: u64) -> u64 {
         let (mut index, mut agreed) = (0, 0);
-        // Each list may move the place up. The loop ends when all lists agree.
+        // The ranges of each list may move the place up. The loop ends when the place is free in all lists.
         while agreed < self.cursors.len() {
             let cursor = &mut self.cursors[index];
             let list = &self.lists[cursor.list];
@@ -184,7 +186,7 @@ impl Taken {
         low
     }
 
-    /// Makes a list of the ranges from `ends`.
+    /// Sorts the ranges that the query took from `ends`, and merges those that touch or overlap.
     fn sort_ends(&mut self) {
         let last = self.lists.len() - 1;
         let list = &mut self.lists[last];

@@ -145,7 +145,7 @@ pub struct GuardStats {
     pub unguarded: u64,
     /// Physical bytes of guarded allocations, live and freed ones that are still mapped.
     pub held_bytes: u64,
-    /// The part of `held_bytes` that no allocation asked for: the loss from units of 2 MiB.
+    /// The part of `held_bytes` that no allocation asked for: the loss from mapping in units of 2 MiB.
     pub slack_bytes: u64,
     /// Freed allocations whose addresses are kept from reuse.
     pub quarantined: u64,

@@ -35,7 +35,7 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// The looks at the device's free memory, and the releases of memory, for the headroom
+/// The looks at the device's free memory, and the releases of memory, for the headroom that stays free for others
 /// ([`Config::headroom`](seamalloc_config::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -198,7 +198,8 @@ macro_rules! statistics {
                 /// GPU-side waits of a stream for another stream's work on freed memory: for that stream's epoch, or
                 /// for a recorded use.
                 stream_waits: u64,
-                /// The memory that the `stream_waits` passed on, and the ages of their events.
+                /// The memory that streams took from others with the `stream_waits`, and the ages of the awaited
+                /// events.
                 waits: Waits,
                 /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
                 pending_waits: PendingWaits,

@@ -1,6 +1,7 @@
 //! The driver's calls on the simulated GPU.
 //!
-//! Owns: the parts of the device that each call uses, and their order. The parts have the rules.
+//! Owns: which parts of the device (memory, streams, captures) serve each call, in which order. The parts check the
+//! rules.
 
 use std::sync::atomic::Ordering;
 

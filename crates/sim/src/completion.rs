@@ -8,14 +8,14 @@ use std::sync::{Arc, OnceLock};
 
 use seamalloc_driver::StreamId;
 
-/// The last moment of the clock. The moment is half of the range, so that sums of times never overflow.
+/// The last moment of the clock. The moment is half of the largest `u64`, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
-/// Held work, which ends when its gate is opened.
+/// Held work of one stream. The work ends when this gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) stream: StreamId,
-    /// The number of the gate. Gates of one stream open in the order of their numbers.
+    /// The number of the held work. Held work of one stream ends in the order of these numbers.
     pub(super) number: u64,
     opened: OnceLock<u64>,
 }
@@ -31,8 +31,8 @@ impl Gate {
     }
 }
 
-/// The completion of work. The work completes at a known time, or later if gates hold it: for each gate, at the
-/// earliest a given delay after the gate opens.
+/// The completion of work. The work completes at a known time, or later if held work precedes it: at the earliest a
+/// given delay after the gate of each piece of held work opens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     at: u64,
@@ -40,7 +40,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Returns the time of completion; `None` while a gate is closed.
+    /// Returns the time of completion; `None` while held work that precedes it has not ended.
     pub(super) fn known_time(&mut self) -> Option<u64> {
         if !self.gates.is_empty() {
             let at = &mut self.at;

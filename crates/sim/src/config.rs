@@ -37,7 +37,7 @@ pub struct SimConfig {
     /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
     pub host_capacity: u64,
     /// Whether the clock advances by the cost of each call. `false` if the clock counts another unit, such as the
-    /// operations of a replay. A wait still advances the clock, but is not counted as time.
+    /// operations of a replay. A wait still advances the clock then, but is not part of the counted times of calls.
     pub calls_advance_clock: bool,
 }
 

@@ -102,8 +102,8 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::IsCapturing => 100,
         // The time was not measured.
         Call::StreamNumber => 0,
-        // Only the link was measured. A fill is assumed to take as long as a kernel's launch, and a read or write as
-        // long as a launch, the copy and the wait for the copy.
+        // Only the link between CPU and GPU was measured. A fill is assumed to take as long as a kernel's launch, and a
+        // read or write as long as a launch, the copy and the wait for the copy.
         Call::Fill => 2_500,
         Call::Read | Call::Write => 12_000_u64.saturating_add(link(size)),
         // The times were not measured. Each time is that of a call that gives a stream work, and of recording an event
@@ -138,8 +138,8 @@ const fn link(size: u64) -> u64 {
     size.saturating_mul(LINK_NS_PER_MIB) / MIB
 }
 
-/// The time of a call with a bad argument, measured with `map` in the way of [`flat`]. All other refusals are assumed
-/// to take as long.
+/// The time of a call with a bad argument, measured with `map` as the times in [`flat`] were. All other refusals are
+/// assumed to take as long.
 pub(super) const REFUSED_NS: u64 = 1_300;
 
 /// The time until `create` refuses for lack of memory, by the requested size, measured on an H200 that was nearly full.

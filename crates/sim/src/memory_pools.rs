@@ -88,7 +88,7 @@ impl Pools {
         Ok((number, self.pools.get_mut(&number).ok_or_else(|| unknown(address))?))
     }
 
-    /// Gives back the memory of each pool beyond its threshold. The device makes this call at every wait of the CPU.
+    /// Gives back the memory of each pool beyond its threshold. Called at every wait of the CPU.
     pub(super) fn release(&mut self, now: u64, memory: &mut Memory<()>) {
         for pool in self.pools.values_mut().filter(|pool| pool.release_threshold < u64::MAX) {
             memory.give(pool.trim(pool.release_threshold, now));

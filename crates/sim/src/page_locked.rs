@@ -8,7 +8,7 @@ use super::gpu::SimGpu;
 use crate::bookkeeping::{Piece, Range};
 use seamalloc_driver::{Call, DriverResult, HostBuffer, PageLocked, StreamId};
 
-/// The first number of physical memory that stands for a buffer of the host.
+/// From this number on, numbers of physical memory stand for page-locked buffers of the host.
 const NUMBERS: u64 = 1 << 63;
 
 /// Returns the bytes of a buffer as a piece of memory.

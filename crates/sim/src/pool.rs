@@ -29,20 +29,20 @@ pub(super) const STEP: u64 = 32 << 20;
 /// The unit of sizes and addresses of allocations, in bytes.
 const UNIT: u64 = 512;
 
-/// The free of a block: the stream of the free, and the point in this stream after which the block may be used.
+/// The record of a free: the stream, and the operation (point) in this stream after which the block may be used.
 #[derive(Clone, Debug)]
 struct Freed {
     /// The stream; `None` if the free is complete, so that every stream may use the block.
     on: Option<StreamId>,
-    /// The point of the free in the stream.
+    /// The number of the free (its point) among the stream's operations.
     point: u64,
     done: Completion,
-    /// The points of other streams for which the stream had waited at the free.
+    /// For each other stream, the last operation (point) for which the stream had waited at the free.
     before: Vec<(StreamId, u64)>,
 }
 
 impl Freed {
-    /// Returns the free of memory that no work uses.
+    /// Returns the record for free memory that no work uses.
     fn idle() -> Self {
         Self { on: None, point: 0, done: Completion::default(), before: Vec::new() }
     }
@@ -51,7 +51,7 @@ impl Freed {
 #[derive(Debug)]
 struct Block {
     size: u64,
-    /// The free of the block; `None` if the block is allocated.
+    /// The record of how the block was freed; `None` if the block is allocated.
     free: Option<Freed>,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Pool {
     /// The free blocks of each stream and, under `None`, the idle blocks, which every stream may use. Each set is
     /// ordered by size and address.
     free: FxHashMap<Option<StreamId>, BTreeSet<(u64, u64)>>,
-    /// The last byte of each freed block, by stream, in the order of the frees.
+    /// The last byte of each freed block whose free may be incomplete, by stream, in the order of the frees.
     pending: FxHashMap<StreamId, VecDeque<(Completion, u64)>>,
     reserved: [u64; 2],
     used: [u64; 2],
@@ -215,7 +215,7 @@ impl Pool {
         for (stream, last) in passed {
             let Some((&address, block)) = self.blocks.range_mut(..=last).next_back() else { continue };
             let of_stream = block.free.as_mut().filter(|freed| freed.on == Some(stream));
-            // The bytes may now be a part of a block that was freed later.
+            // The block at `last` may meanwhile contain memory that was freed later. That free must be complete too.
             if of_stream.is_some_and(|freed| freed.done.is_done(now)) && address + block.size > last {
                 let size = block.size;
                 self.remove(address);
@@ -245,7 +245,7 @@ impl Pool {
         best.map(|(_, address)| address)
     }
 
-    /// Returns the smallest free block of any stream: its address, its stream and its free.
+    /// Returns the smallest free block of any stream: its address, its stream and the record of its free.
     fn of_any_stream(&self, size: u64) -> Option<(u64, StreamId, Freed)> {
         let fits = self.free.iter().filter_map(|(of, blocks)| Some(((*of)?, *blocks.range((size, 0)..).next()?)));
         let (of, (_, address)) = fits.min_by_key(|(_, block)| *block)?;
@@ -289,7 +289,7 @@ impl Pool {
         pages.take(usize::try_from(most).unwrap_or(usize::MAX)).collect()
     }
 
-    /// Removes the memory of a part of a block that no work uses.
+    /// Removes the memory from `start` to `end`, a part of an idle block.
     fn cut(&mut self, start: u64, end: u64) {
         let Some((&address, block)) = self.blocks.range(..=start).next_back() else { return };
         let size = block.size;
@@ -304,7 +304,8 @@ impl Pool {
             && whole > size
         {
             if let Some(of) = freed.on {
-                // The entry in `pending` is the block's last byte, which is still free.
+                // The block's entry in `pending` stays valid, since it names the block's last byte, which is still
+                // free.
                 debug_assert!(self.pending.contains_key(&of) || freed.done.clone().known_time().is_some());
             }
             self.index(address + size, whole - size, freed);
@@ -347,8 +348,8 @@ impl Pool {
             }
         }
         if let Some(stream) = freed.on {
-            // The entry stands for the whole block by its last byte, which stays free the longest. The front of the
-            // block may have been freed last.
+            // The entry names the block by its last byte, which stays free the longest, since requests get the front of
+            // a block.
             self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);

@@ -25,19 +25,19 @@ pub struct Hold {
 struct Work {
     ranges: Vec<Range>,
     done: Completion,
-    /// The kernel's point in its stream.
+    /// The kernel's number (point) among the operations of its stream.
     point: u64,
 }
 
-/// A vector clock: for each stream, the last point that precedes the work.
+/// A vector clock: for each stream, the last operation (point) that precedes the work.
 type Clock = Vec<(StreamId, u64)>;
 
-/// Returns the last point of `stream` in the clock.
+/// Returns the clock's entry for `stream`; 0 if there is none.
 fn after(clock: &Clock, stream: StreamId) -> u64 {
     clock.iter().find(|(of, _)| *of == stream).map_or(0, |(_, point)| *point)
 }
 
-/// Adds a point of `stream` to the clock.
+/// Raises the clock's entry for `stream` to at least `point`.
 fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
     match clock.iter_mut().find(|(of, _)| *of == stream) {
         Some((_, known)) => *known = point.max(*known),
@@ -49,9 +49,9 @@ fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
 struct Stream {
     /// The completion of all work given to the stream.
     done: Completion,
-    /// The number of points so far. Points are kernels, events and frees of pools.
+    /// The number of points so far. A point is a kernel, an event, or a free of a pool's memory.
     points: u64,
-    /// The points of other streams for which the stream has waited.
+    /// For each other stream, the last operation (point) for which this stream has waited.
     clock: Clock,
     work: VecDeque<Work>,
     /// Held work that has not ended, oldest first.
@@ -88,7 +88,7 @@ impl Stream {
         while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
             self.work.pop_front();
         }
-        // These kernels belong to several streams, so they have no common order.
+        // The kernels of destroyed streams have no common order, so any of them may have ended.
         self.left.retain_mut(|work| !work.done.is_done(now));
     }
 }
@@ -101,7 +101,7 @@ pub(super) struct Event {
     /// The captured stream in which the event was last recorded, if any. The event then marks a place in a graph, not a
     /// time.
     captured: Option<StreamId>,
-    /// The points that precede the event, including those of its own stream.
+    /// For each stream, the event's own included, the last operation (point) before the event.
     clock: Clock,
 }
 
@@ -264,25 +264,25 @@ impl Timeline {
         Ok(())
     }
 
-    /// Marks a free of a pool's memory in a stream. Returns the free's point, its completion, and the points that the
-    /// stream has waited for.
+    /// Marks a free of a pool's memory in a stream. Returns the free's number (point) in the stream, its completion,
+    /// and the points of other streams for which the stream has waited.
     pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion, Vec<(StreamId, u64)>) {
         let at = later(self.now, self.run_ahead);
         let stream = self.streams.entry(stream).or_default();
-        // As for an event, the stream does not complete before the free.
+        // A wait for the stream includes the free, as it includes the stream's events.
         stream.done.known_time();
         stream.done.not_before(at);
         stream.points += 1;
         (stream.points, stream.done.clone(), stream.clock.clone())
     }
 
-    /// Returns the last point of `other` for which the stream has waited.
+    /// Returns the last operation (point) of `other` for which the stream has waited.
     pub(super) fn comes_after(&self, stream: StreamId, other: StreamId) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| after(&stream.clock, other))
     }
 
-    /// Makes a stream wait for a free of another stream. `before` holds the points for which the other stream had
-    /// waited.
+    /// Makes a stream wait for a free of another stream. `before` holds the operations (points) of further streams for
+    /// which the other stream had waited.
     pub(super) fn wait_for_free(
         &mut self,
         stream: StreamId,

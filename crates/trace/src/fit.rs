@@ -155,7 +155,7 @@ pub fn fit(
             }
         }
         // The trace has not run with the memory that was reserved on the large device. This memory may be too little,
-        // since segments of a smaller device have shorter ranges of addresses.
+        // since expandable segments reserve fewer addresses on a smaller device.
         while price.is_none() && high < enough {
             price = Price::of(&run(high * STEP, expected, progress)?);
             if price.is_none() {
@@ -163,7 +163,7 @@ pub fn fit(
                 stride *= 2;
             }
         }
-        // The large device was tried first and is known to be enough.
+        // If no smaller device was enough, the price of the large one counts.
         price = price.or_else(|| Price::of(&plenty));
         if high - low <= 1 {
             break price.unwrap_or_default();

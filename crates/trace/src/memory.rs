@@ -222,7 +222,7 @@ pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
 /// two. Seven in eight places are used, and each place takes one further byte.
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// The bytes of one more group after the last place.
+    /// The bytes after the last place, since the further bytes of places are read in groups of 16.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;

@@ -14,17 +14,17 @@ use crate::summary::fullest;
 use crate::trace::{Trace, TraceEvent};
 use std::collections::HashMap;
 
-/// The number of depths that are tried. The first depth of a valley is half the peak, the next depth is a quarter, and
-/// so on.
+/// The number of depths that are tried for valleys (lows of live memory between steps). The first depth is half the
+/// peak, the next depth a quarter, and so on.
 const DEPTHS: u32 = 6;
 /// The number of depths that are tried for a single valley beside the peak, if no two valleys were found.
 const DEPTHS_OF_ONE: u32 = 3;
-/// The least depth of a valley, as a part (1/n) of the difference between the lowest valley and the peak. Dips within a
-/// step are shallower.
+/// The least depth of a valley (a low of live memory between steps), as a part (1/n) of the difference between the
+/// lowest valley and the peak. Dips within a step are shallower.
 const LEAST_DEPTH_PART: u64 = 4;
-/// A step after a valley counts as begun once live memory has risen by this part (1/n) of the depth.
+/// A step after a valley counts as begun once live memory has risen by this part (1/n) of the valley's depth.
 const BEGINNING_PART: u64 = 4;
-/// The number of valleys before the peak that are examined, and the number of valleys after the peak.
+/// The most valleys (lows of live memory between steps) that are examined before the peak, and after it.
 const VALLEYS: usize = 32;
 
 /// The end of a block that is never freed.
@@ -116,8 +116,8 @@ impl Course {
         self.made[block] <= event && event < self.freed[block]
     }
 
-    /// Returns the events after which fewest bytes are live, between rises and falls of this depth. The last valley
-    /// needs no rise after it, since the trace may end there.
+    /// Returns the valleys: the events after which fewest bytes are live, each after a fall and before a rise of this
+    /// depth. The last valley needs no rise after it, since the trace may end there.
     fn valleys(&self, depth: u64) -> Vec<usize> {
         let mut out = Vec::new();
         // A recording begins with a rise from 0.
@@ -168,7 +168,8 @@ impl Course {
         Some(self.sum(blocks, most))
     }
 
-    /// Marks the blocks that exist in both valleys, and the blocks that are replaced by one of the same size.
+    /// Marks as persistent the blocks that are live in both valleys (at the events `from` and `to`), and the blocks
+    /// that one of the same size replaces in between.
     fn mark(&self, from: usize, to: usize, depth: u64, blocks: &mut [bool]) {
         let begun = self.at(from).saturating_add(depth / BEGINNING_PART);
         let rise = (from..to).take_while(|event| self.at(*event) - self.at(from) < depth);

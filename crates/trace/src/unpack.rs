@@ -23,7 +23,7 @@ pub(crate) const MAX_WHOLE: u64 = 1 << 30;
 /// The unpacked bytes in each read of a gzip stream.
 pub(crate) const BUFFER: usize = 1 << 16;
 
-/// Returns the content of a snapshot, unpacked if it is gzip, and the account of its memory.
+/// Returns the content of a snapshot, unpacked if it is gzip, and the count of the host memory that it takes.
 pub(crate) fn read_whole<'a>(file: &str, bytes: &'a [u8]) -> Result<(Cow<'a, [u8]>, Memory), TraceError> {
     let opened = Opened::new(file, bytes)?;
     if opened.is_gzip() {

@@ -353,7 +353,7 @@ impl Guard {
         self.quarantine.trim(driver, most, |address| records.forget(address))
     }
 
-    /// Checks the fills in and around a freed allocation, once.
+    /// Checks the filled bytes in and around a freed allocation, once.
     fn look_at_freed(&mut self, driver: &dyn Driver, address: u64) {
         let Some(record) = self.records.freed(address) else { return };
         let mut found = Vec::new();

@@ -19,11 +19,12 @@ pub(super) const TARGET: &str = "seamalloc::guard";
 /// The most unfinished uses of a stream that have an event each. Beyond that, the last event also serves further uses,
 /// which then count as ended a little late.
 const OUTSTANDING: usize = 1 << 10;
-/// The most events of the program whose clocks are remembered. Beyond that, all clocks are forgotten, and waits for
-/// these events are unknown.
+/// The most events of the program that are remembered, each with the uses that precede it. Beyond that, all events are
+/// forgotten, and waits for them tell nothing.
 const EVENTS: usize = 1 << 16;
 
-/// For each stream, the number of its last use that precedes the clock's owner: the next work of a stream, or an event.
+/// The clock of an event, or of the next work of a stream: for each stream, the number of its last use that precedes
+/// the event or the work.
 type Clock = FxHashMap<StreamId, u64>;
 
 #[derive(Debug, Default)]
@@ -56,8 +57,8 @@ impl StreamUses {
         let reused = if is_full { stream.outstanding.pop_back().map(|(_, event)| event) } else { self.idle.pop() };
         let event = reused.map_or_else(|| driver.event_create(), Ok)?;
         if let Err(error) = driver.event_record(event, id) {
-            // A reused event does not mark its earlier use any more, so the earlier use counts as ended with the next
-            // use.
+            // A reused event no longer marks the use after which it was recorded before, so that use counts as ended
+            // when the stream's next use has ended.
             self.idle.push(event);
             return Err(error);
         }

@@ -11,8 +11,8 @@ use crate::ipc::SharedChunk;
 /// The opened ranges, and the ranges that could not be closed yet.
 #[derive(Default)]
 pub(crate) struct Opened {
-    /// The open ranges, in the order in which they were opened. If plain memory is opened again, CUDA returns the same
-    /// address and counts the openings.
+    /// The open ranges, in the order in which they were opened. If plain memory (of `cudaMalloc`) is opened again, CUDA
+    /// returns the same address and counts the openings.
     ranges: Vec<OpenedRange>,
     /// The ranges that the program has closed but that stay open because of a capture or a failed call. The list has
     /// room for every range.
@@ -73,12 +73,12 @@ impl Opened {
 #[derive(Default)]
 pub(crate) struct OpenedRange {
     pub(crate) address: u64,
-    /// The bytes of reserved addresses. 0 for plain memory, and after the addresses were given back.
+    /// The bytes of reserved addresses. 0 for memory of `cudaMalloc`, and after the addresses were given back.
     reserved: u64,
     /// Bytes from the address on that are mapped.
     mapped: u64,
     handles: Vec<Handle>,
-    /// Whether the range is plain memory that is open.
+    /// Whether the range is memory of `cudaMalloc` that is open.
     pub(crate) plain: bool,
 }
 

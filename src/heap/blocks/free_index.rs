@@ -21,7 +21,7 @@ use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Up to 2^42 units of 512 B (2 PiB) have bins of their own. Larger sizes share the last bin.
+/// Sizes of up to 2^42 units of 512 B (2 PiB) have bins of their own. Larger sizes share the last bin.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 
@@ -34,7 +34,7 @@ pub(in crate::heap) struct FreeIndex {
     /// One bit for each word of `occupied`: 1 if the word is not 0.
     summary: u64,
     len: usize,
-    /// The fingerprint of the blocks of at least `counted_from` bytes.
+    /// The fingerprint (a hash) of the blocks of at least `counted_from` bytes.
     fingerprint: Fingerprint,
     counted_from: u64,
 }

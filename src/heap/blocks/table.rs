@@ -131,7 +131,7 @@ impl Blocks {
 
 #[cfg(test)]
 impl Blocks {
-    /// Lists a live block apart from the table of addresses, as if the host had no memory.
+    /// Moves a live block from the table of addresses to the list `unlisted`, as if the host had no memory.
     pub(in crate::heap) fn list_apart(&mut self, address: u64) {
         if let Ok(id) = self.take_live(address) {
             self.live.unlist(&mut self.table, id);

@@ -51,7 +51,7 @@ impl Job<'_> {
     }
 }
 
-/// Appends a copy of `bytes` to a list of parts. The last part of the list is full.
+/// Appends a copy of `bytes` to a list of parts, which must be empty or end with a full part.
 pub(in crate::heap) fn append(parts: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Grown<()> {
     let mut jobs = with_room(bytes.len().div_ceil(PART))?;
     jobs.extend(bytes.chunks(PART).map(|from| Job { from, to: To::New(Vec::new()), done: false }));

@@ -80,7 +80,7 @@ pub(crate) struct ChunkMap {
     /// The address from which on all slabs for small blocks lie. Large chunks may lie above this address too, if home
     /// has memory in several places.
     slabs_from: u64,
-    /// The fingerprint of the places of all chunks.
+    /// The fingerprint of all chunks: a hash of their addresses and sizes.
     fingerprint: Fingerprint,
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Tail {
     pub(crate) kept: Vec<ChunkId>,
     /// The bytes of the kept chunks.
     pub(crate) bytes: u64,
-    /// The number of chunks of the view that are parts or kept. The request cannot use the later chunks.
+    /// The number of the view's first chunks that are parts of the allocation or `kept`. The request uses no later
+    /// chunk.
     pub(crate) before: usize,
 }
 
@@ -154,8 +155,8 @@ impl Heap {
         self.journal.mappings_removed((before - self.home.views.mappings()) as u64);
     }
 
-    /// Makes room to map these chunks after the chunks of a view, and to hand them out, with the `kept` chunks, as a
-    /// part of a pool.
+    /// Makes room to map these chunks after the chunks of a view, and to hand them out, with the `kept` chunks, as the
+    /// next part of the allocation.
     pub(crate) fn reserve_part(
         &mut self,
         id: ViewId,
@@ -175,7 +176,7 @@ impl Heap {
         chunks.map(|chunk| 1 + self.blocks_over(chunk.span()).count()).sum()
     }
 
-    /// Notes that chunks of `bytes` bytes together were mapped after the chunks of a view.
+    /// Notes that these chunks, `bytes` bytes together, were mapped after the chunks of a view.
     pub(crate) fn map_behind(&mut self, id: ViewId, chunks: &[ChunkId], bytes: u64) {
         self.home.views.append(id, chunks.iter().copied(), bytes);
         self.journal.mappings_added(chunks.len() as u64);

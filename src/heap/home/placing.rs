@@ -28,7 +28,8 @@ impl Heap {
         }
     }
 
-    /// Frees the front of a block that is in no index, by [`Placement::ByGranule`]. Returns the block after the front.
+    /// Frees the front of a block that is in no index, so that the request lies as [`Placement::ByGranule`] says.
+    /// Returns the block after the front.
     #[cold]
     pub(super) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
         let block = self.blocks[id];

@@ -8,7 +8,8 @@ use crate::span::Span;
 pub(crate) enum Backing {
     /// One allocation of the driver, or of the source of a private pool.
     Malloc,
-    /// A reservation in which each unit is mapped or not. The list of units ends at the last unit that was ever mapped.
+    /// Reserved addresses, in which each unit of `unit` bytes is mapped or not. The list of units ends at the last unit
+    /// that was ever mapped.
     Expandable { unit: u64, units: Vec<Option<Handle>> },
     /// A reserved range of home. The chunk map has the chunks.
     Home,

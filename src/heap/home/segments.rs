@@ -57,7 +57,7 @@ impl Heap {
         self.blocks.reserve(2 * parts)
     }
 
-    /// Makes room for the handles of units, up to the end of a span of an expandable segment.
+    /// Makes room for the handles of an expandable segment's units (pieces of memory), up to the end of a span.
     pub(crate) fn reserve_units(&mut self, block: BlockId, span: Span) -> Result<()> {
         let segment = self.home.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
         let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
@@ -266,8 +266,8 @@ impl Heap {
         id
     }
 
-    /// Notes the handles of units of an expandable segment that were mapped from `address` on. The list has room for
-    /// the handles.
+    /// Notes the handles of units (pieces of memory) of an expandable segment, which were mapped from `address` on. The
+    /// list has room for the handles.
     ///
     /// # Errors
     /// The block is not part of an expandable segment. Nothing has changed.
@@ -298,7 +298,8 @@ impl Heap {
         }
     }
 
-    /// Notes that a unit's handle was released. The driver takes the memory back when its last mapping is removed.
+    /// Notes that the handle of an expandable segment's unit was released. The driver takes the memory back when its
+    /// last mapping is removed.
     pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
         if let Some(Backing::Expandable { units, .. }) =
             self.home.segment_mut(segment).map(|segment| &mut segment.backing)

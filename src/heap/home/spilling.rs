@@ -7,10 +7,11 @@ use crate::ids::BlockId;
 use crate::span::Span;
 use rustc_hash::FxHashSet;
 
-/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill. A
-/// training job allocates this much in a few steps, each of which reaches the peak.
+/// Spilled memory may come back by itself once the program has allocated this many times the device's memory without a
+/// spill. A training job allocates this much in a few steps, each of which reaches the peak.
 pub(super) const QUIET: u64 = 16;
-/// The most doublings of [`QUIET`]. One doubling is added each time that returned memory is spilled again.
+/// The most doublings of [`QUIET`], the wait before spilled memory returns. One doubling is added each time that
+/// returned memory is spilled again.
 pub(super) const MAX_DOUBLINGS: u32 = 20;
 
 /// The state of spilling.
@@ -27,10 +28,10 @@ pub(crate) struct Spilling {
     /// The ranges of home that were freed at the operation `passed_at` and that every stream has passed.
     pub(super) passed: Vec<Span>,
     pub(super) passed_at: u64,
-    /// The bytes that had been allocated since the start, freed bytes included, when memory was last spilled or last
-    /// came back by itself. With `None`, memory may come back at the next opportunity.
+    /// The bytes that had been allocated since the start, freed bytes included, when memory was last spilled, or
+    /// spilled memory last came back by itself. With `None`, it may come back at the next opportunity.
     pub(super) quiet_since: Option<u64>,
-    /// Whether memory came back by itself since memory was last spilled.
+    /// Whether spilled memory came back by itself since memory was last spilled.
     pub(super) returned: bool,
     pub(super) doublings: u32,
 }

@@ -206,7 +206,8 @@ impl Heap {
     }
 
     /// Makes room for [`Self::take_window`] in a view over these chunks, before the view is built. Once a view maps
-    /// memory that was created for the request, the request must not fail, since this memory could not be given back.
+    /// memory that was created for the request, the request must not fail, since memory that a view maps could not be
+    /// given back.
     pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
         let parts = self.parts_of(chunks, &[], offset, size);
         self.blocks.reserve(1 + 2 * parts).map(drop)

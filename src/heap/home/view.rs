@@ -51,8 +51,9 @@ pub(crate) struct View {
     pub(crate) pins: Vec<PoolId>,
     /// The number of uses of all views when this view was last used.
     pub(crate) tick: u64,
-    /// A number that no other view ever has; 0 once the view serves no more requests. A remembered choice of ranges
-    /// names its view by id and by this number, so the choice never matches a later view with the same id.
+    /// A number that no other view ever has; 0 once the view serves no more requests. A remembered choice of free
+    /// ranges names the view that served it by id and by this number, so the choice never matches a later view with the
+    /// same id.
     pub(super) serial: u64,
     /// The previous view in the list of unused views.
     pub(in crate::heap) before: ViewId,

@@ -14,10 +14,10 @@ use std::ops::RangeInclusive;
 
 /// The most views that are examined when a request looks for a view by size.
 const MAX_TRIED: usize = 32;
-/// The most choices of ranges that are remembered with the views that served them. A training step makes dozens to
-/// hundreds of choices.
+/// The most choices of free ranges that are remembered, each with the views that served it. A training step makes
+/// dozens to hundreds of choices.
 const MAX_PLANS: usize = 4096;
-/// The most views that are remembered for one choice of ranges.
+/// The most views that are remembered for one choice of the free ranges for a request.
 const MAX_VIEWS_PER_PLAN: u8 = 8;
 
 /// The table of all views.
@@ -26,9 +26,9 @@ pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
     by_size: SortedSet<(u64, ViewId)>,
-    /// The views that have served each choice of ranges, in the order of their first use, each with its serial number.
-    /// If the first view is in use, the next view is tried. So a step takes the same views as the step before,
-    /// whichever views were built in between.
+    /// For each choice of the free ranges that a request would join: the views that have served it, in the order of
+    /// their first use, each with its serial number. If the first view is in use, the next view is tried. So a step
+    /// takes the same views as the step before, whichever views were built in between.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
     /// The list of views without users: the first view, which has been unused longest, and the last view.
     unused: Option<(ViewId, ViewId)>,
@@ -279,12 +279,13 @@ impl Views {
         self.by_size.remove(&(size, id));
     }
 
-    /// Remembers that a view served this choice of ranges, if the host has memory for the entry.
+    /// Remembers that a view served a request for which these free ranges (`plan`) were chosen, if the host has memory
+    /// for the entry.
     pub(crate) fn remember(&mut self, plan: PlanHash, id: ViewId) {
         if self.by_plan.len() >= MAX_PLANS {
             let mut by_plan = std::mem::take(&mut self.by_plan);
             by_plan.retain(|_, known| self.if_current(*known).is_some());
-            // Without this step, the next call would walk over all choices again.
+            // Without this step, the next call would again walk over all remembered choices.
             if by_plan.len() >= MAX_PLANS / 2 {
                 by_plan.clear();
             }
@@ -360,7 +361,8 @@ impl Views {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }
 
-    /// Counts the uses by the pool `from` as uses by the pool of `to` in its epoch. Drops these uses if `to` is `None`.
+    /// Counts the uses by the pool `from` as uses by the pool in `to`, in the epoch in `to`. Drops these uses if `to`
+    /// is `None`.
     pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
         for view in self.slots.iter_mut().flatten() {
             let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
@@ -378,8 +380,8 @@ impl Views {
         self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
     }
 
-    /// Returns the views to examine for `size` bytes: first the views that served this choice of ranges before, then
-    /// the smallest views.
+    /// Returns the views to examine for `size` bytes: first the views that have served requests for which the same free
+    /// ranges (`plan`) were chosen, then the smallest views that are large enough.
     pub(crate) fn candidates(&self, plan: PlanHash, size: u64) -> impl Iterator<Item = ViewId> + '_ {
         let known = (0..MAX_VIEWS_PER_PLAN).filter_map(move |rank| self.if_current(*self.by_plan.get(&(plan, rank))?));
         let fitting = self.by_size.from((size, ViewId(0))).iter().map(|(_, id)| *id).take(MAX_TRIED);

@@ -105,12 +105,12 @@ impl Entry {
         Self::new(kind, span.start & !KIND, size | awake, pool)
     }
 
-    /// Returns a mark of the time, in microseconds since 1970.
+    /// Returns an entry that only marks the time, in microseconds since 1970.
     pub(in crate::heap) const fn time(us: u64) -> Self {
         Self { what: TIME, amount: us }
     }
 
-    /// Returns a mark that a pair of pools belonged to this stream until now.
+    /// Returns an entry that only marks a change: a pair of pools belonged to this stream until now.
     pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
         Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
     }
@@ -167,7 +167,7 @@ impl Entry {
     }
 }
 
-/// The meaning of an entry that is a mark.
+/// The meaning of an entry that is a mark, not an operation: a time, or the previous stream of a pair of pools.
 pub(super) enum Mark {
     Time(u64),
     PoolWas(PoolIndex, StreamId),
@@ -182,7 +182,7 @@ pub(crate) struct FlightRecorder {
     parked: usize,
     /// How often the ring was filled to its end.
     laps: u64,
-    /// The number of marks written so far.
+    /// The number of marks (entries that are no operations) written so far.
     marks: u64,
     /// The number of entries for which the ring has room.
     capacity: usize,
@@ -247,7 +247,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes a mark, unless the recorder is off.
+    /// Writes a mark (an entry that is no operation), unless the recorder is off.
     pub(in crate::heap) fn mark(&mut self, entry: Entry) {
         if self.is_on {
             self.marks += 1;

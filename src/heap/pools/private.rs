@@ -18,7 +18,7 @@ use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
-/// The blocks of a pair of pools that are to move.
+/// The blocks of a pair of pools that are to move to another pair.
 struct ToMove {
     free: Vec<BlockId>,
     other: Vec<BlockId>,
@@ -63,7 +63,7 @@ impl Heap {
     /// Notes that a private pool has just handed out a block. `captured` says whether the request was captured.
     pub(crate) fn handed_out_privately(&mut self, id: BlockId, owner: PoolId, captured: bool) {
         let capture = self.pools.private.get(owner).map_or(0, |pool| pool.capture);
-        // Checkpoints are restored even after their stream has ended.
+        // The block may be part of a checkpoint, which is restored even after its stream has ended.
         let ended = self.pools[self.blocks[id].pool.large()].ended;
         let block = &mut self.blocks[id];
         block.capture = if captured { capture } else { 0 };
@@ -89,11 +89,11 @@ impl Heap {
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
-        // Within a capture, if the block's memory may change its pool, only the block is set aside. The other free
-        // memory of the pair still serves the capture.
+        // Within a capture, a block whose memory may change its pool is moved to a second pair of pools. The first
+        // pair's free memory still serves the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
-        // The block's view needs room for the entry that this pair has freed the block.
+        // The block's view needs room for the entry that the second pair has freed the block.
         let has_room = |aside: &PoolIndex| {
             block.kind != Kind::View || self.home.views_mut().reserve_use(block.view(), *aside).is_ok()
         };
@@ -127,7 +127,7 @@ impl Heap {
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
-        // The new pair goes before the pair that serves the stream: the last pair of a stream serves it.
+        // Of several pairs of a stream, the last in the list serves it, so the new pair is inserted before it.
         self.pools.pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }
@@ -143,7 +143,7 @@ impl Heap {
         }
     }
 
-    /// Returns the streams of a private pool that have memory which is free in stream order only.
+    /// Returns the streams of a private pool with free memory that only later work of the same stream may reuse.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
         let mut streams = self.pools.pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
@@ -193,7 +193,7 @@ impl Heap {
 
     /// Moves the memory of a released private pool to the public pools of its streams. Other streams may take this
     /// memory like other public memory, or at once if `passed` says that the device has passed all work. Live blocks
-    /// are freed as usual. A sleeping pool stays a released pool while any block of the pool is live.
+    /// are freed as usual. The memory of a sleeping pool is not moved while any block of the pool is live.
     ///
     /// # Errors
     /// The host has no memory for a list. The pool stays a released pool, with the memory that was not moved yet.
@@ -266,7 +266,7 @@ impl Heap {
             }
             let id = self.hand_over(id, to.of(block.pool.class()));
             if block.pool.is_small() && block.kind == Kind::Home {
-                // Other parts of the slab may already be in the new pair.
+                // The block may have merged into a whole slab, if the slab's other parts were in the new pair.
                 self.return_slab(id);
             }
         }

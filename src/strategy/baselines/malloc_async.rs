@@ -15,7 +15,7 @@
 //! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
 //! | allocated in a capture, freed outside: freed with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
 //! | allocated outside, freed in a capture: freed after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
-//! | allocated and freed outside: freed at once, or after the capture if another stream is being captured | both, case 4; the wait for the capture follows a measurement |
+//! | allocated and freed outside: freed at once, or after the capture if another stream is being captured | both, case 4; the wait for the capture rests on a measurement |
 //!
 //! The strategy differs from both PyTorch and Paddle in these points:
 //! - The allocator has a pool of its own instead of the device's default pool, so that the pool's figures are the

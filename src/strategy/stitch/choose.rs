@@ -92,14 +92,14 @@ fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
 
-/// Returns the ranges with which the largest possible view begins and ends. The end that gains more is chosen first,
-/// since one range cannot be both ends.
+/// Returns the ranges with which the largest possible view begins and ends. One range cannot be both ends, so each end
+/// is once chosen first, and the better of the two results is returned.
 fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     // The two ends may not lie in one chunk, since a view maps no chunk twice.
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Among equal gains, the largest range is best, and among equal ranges the lowest.
+    // Of ranges that add equally many bytes at an end, the largest is best, and of equal ones the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)
@@ -117,7 +117,7 @@ struct Composition<'a> {
     first: Option<usize>,
     last: Option<usize>,
     used: Vec<bool>,
-    /// Ranges between the two ends, the largest on top.
+    /// The ranges for the middle of the view, between its first and its last range; the largest on top.
     largest: BinaryHeap<(u64, Reverse<u64>, usize)>,
     longest_tail: u64,
     missing: u64,
@@ -168,7 +168,7 @@ impl<'a> Composition<'a> {
         Ok(())
     }
 
-    /// Returns the largest unused range between the two ends.
+    /// Returns the largest unused range for the middle of the view, between its first and its last range.
     fn largest_unused(&mut self) -> Option<usize> {
         while self.largest.peek().is_some_and(|(.., index)| self.used[*index]) {
             self.largest.pop();
@@ -176,8 +176,8 @@ impl<'a> Composition<'a> {
         self.largest.peek().map(|(.., index)| *index)
     }
 
-    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only if some range
-    /// may have as many bytes, so the whole choice is about linear in the ranges.
+    /// Returns the smallest range that has all missing bytes if the view ends with it. The search is made only if some
+    /// range may have as many bytes, so composing a view takes about linear time in the number of ranges.
     fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
         let Self { ranges, missing, .. } = *self;
         let most = next.into_iter().chain(self.last).map(|index| ranges[index].whole()).max().unwrap_or(0);

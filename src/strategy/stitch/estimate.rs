@@ -33,8 +33,8 @@ impl Estimates for Stitch {
     }
 
     /// Returns the bytes of free and new memory together if a view over both is certain to be possible. Otherwise
-    /// returns the bytes of one piece, made of new memory and wholly free chunks. If chunks may be split, the free
-    /// granules that splits reach count too.
+    /// returns the bytes of one piece, made of new memory and wholly free chunks. If chunks may be split, the bytes
+    /// that splits would free count too.
     fn largest_with_growth(&self, present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
         let Present { heap, config, room, .. } = *present;
         let servable = self.largest_servable(heap, config, pool, across);
@@ -128,8 +128,8 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     whole + all.gain
 }
 
-/// Returns whether the bounds allow one more view, over all chunks that result from these splits and from a growth by
-/// all room.
+/// Returns whether the bounds allow one more view, over all chunks that result from these splits and from growing as
+/// far as memory can grow.
 fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     let Present { heap, config, room, .. } = *present;
     // If the chunk size is set, memory that is given back returns in as many chunks. Otherwise the chunks that were
@@ -159,8 +159,8 @@ fn releasable(heap: &Heap) -> u64 {
     if heap.private().capturing() { 0 } else { ReleasableChunks::of(heap).map_or(0, |chunks| chunks.bytes()) }
 }
 
-/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, and a view can
-/// use only one end of the joined range. New memory at the end of home joins no ranges.
+/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, with which a
+/// view can begin or end, but not both. New memory at the end of home joins no ranges.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
 }

@@ -37,7 +37,7 @@ pub(super) struct Growth {
     chunk: u64,
     /// The missing bytes, in whole granules.
     exact: u64,
-    /// The bytes by which home grows for small requests in a row, if they are more than `exact`.
+    /// The bytes by which home grows if `exact` is less, so that small requests in a row share a chunk.
     ahead: u64,
     /// The bytes of the request.
     request: u64,
@@ -85,8 +85,9 @@ impl Growth {
         Ok(())
     }
 
-    /// Gives home one more range of addresses if no gap has room for the missing bytes. If all gaps together have room,
-    /// a view can join memory in the gaps; but the view takes as many addresses as a new range for the whole request.
+    /// Gives home one more range of addresses if no gap (addresses without memory) has room for the missing bytes. If
+    /// all gaps together have room, a view joins memory in the gaps instead, unless the whole request is missing: the
+    /// view would take as many addresses as a new range.
     fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
         let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
@@ -133,7 +134,7 @@ fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> 
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;
     let before = |id: &BlockId| heap.block(*id).prev;
-    // The block before may be a slab of the pool, cut from large memory, so the large pools are compared.
+    // The block before a gap may be a slab of the pool, cut from large memory, so the large pools are compared.
     let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool.large() == pool;
     let nobodys = |id: &BlockId| heap.block(before(id)).pool == heap.idle();
     let behind = gaps().find(|id| fits(id) && own(id)).or_else(|| gaps().find(|id| fits(id) && nobodys(id)));
@@ -146,7 +147,8 @@ fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> 
     if half < size { lowest(heap, size) } else { Some((widest, Span::new(span.start + half, size))) }
 }
 
-/// Returns the lowest place for `size` bytes in one piece; if there is none, the lowest gap.
+/// Returns the lowest addresses of home without memory that have room for `size` bytes in one piece; if there are none,
+/// the lowest gap.
 fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
     let unmapped = &heap.pool(heap.idle()).unmapped;
     let fitting = unmapped.iter().find(|(_, id)| heap.block(*id).size >= size);

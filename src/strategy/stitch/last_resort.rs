@@ -18,8 +18,8 @@ use crate::ids::{BlockId, Class};
 const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
-    /// Waits on the CPU for all work that may still use freed memory. Then all free memory is usable, where it lies or
-    /// at another place.
+    /// Waits on the CPU for all work that may still use freed memory. Then all free memory is usable: where it lies, or
+    /// by giving it back and taking as much.
     pub(super) fn wait_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_at_last()?;
         // Freed memory that is spilled serves no request.

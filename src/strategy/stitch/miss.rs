@@ -60,8 +60,8 @@ impl Stitch {
         usable
     }
 
-    /// Finds a slab for small blocks: a slab that was freed in the meantime, an idle slab, a new slab, or any free 2
-    /// MiB.
+    /// Finds a slab for small blocks: a slab that was freed since the request missed, an idle slab, a new slab, or any
+    /// free 2 MiB.
     pub(super) fn slab(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let rules = fit_rules_of(context, request);
         if let Some(id) = context.fit(request, rules) {
@@ -92,11 +92,11 @@ impl Stitch {
     /// Serves a large request from free memory, from freed memory that the GPU may still use (after waits on the GPU),
     /// and from new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        // Passed memory is made idle before views are built, since memory that merges needs no view. An event for this
-        // costs a hundredth of a mapping.
+        // Passed memory is made idle before views are built, since memory that merges needs no view. The event that
+        // tells what is passed costs a hundredth of what mapping a chunk costs.
         context.gather(request)?;
         // Views take free slabs only after memory that needs waits: a small request waits for no other stream, so
-        // without a free slab it would need a new one.
+        // without a free slab it would need a new slab.
         self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
@@ -142,8 +142,8 @@ impl Stitch {
         Ok(Joined::Missing(missing))
     }
 
-    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one range, and
-    /// a view can use only one end of the joined range. Then a few more bytes may be missing than before.
+    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, with which
+    /// a view can begin or end, but not both. So a few more bytes may be missing than before.
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
@@ -195,7 +195,8 @@ impl Stitch {
         if let Some(id) = context.fit(request, fit_rules_of(context, request)) {
             return Ok(Joined::Block(id));
         }
-        // The same request with the same free memory leads to the same choice, without a walk over all ranges.
+        // For the same request and the same free memory, the ranges chosen before are taken, without a walk over all
+        // ranges.
         let key = Key::of(context.heap(), request, self.spares_slabs);
         match self.remembered.get(key) {
             Some(Choice::Missing(missing)) => return Ok(Joined::Missing(missing)),
@@ -249,8 +250,8 @@ impl Stitch {
     }
 }
 
-/// Takes a block of a view that served the same choice of ranges (`plan`) before, or of another view that fits. Returns
-/// `None` if no such view is free for the request.
+/// Takes a block of a view that has served a request for which the same free ranges (`plan`) were chosen, or of another
+/// view that fits. Returns `None` if no such view is free for the request.
 pub(super) fn reuse_view(
     context: &mut StrategyContext<'_>,
     plan: PlanHash,

@@ -16,13 +16,13 @@
 //! home  |1 XX..|2 YYYY|3 ....|4 .ZZZ|      four chunks; X, Y, Z live, dots free; no seven free in a row
 //! view  |1 --##|3 ####|4 #---|             a block of seven: the tail of chunk 1, chunk 3, the head of chunk 4
 //! ```
-//! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
-//! choice of ranges before; another view that fits; a range or a view that includes memory of other streams, for which
-//! the stream waits on the GPU; a new view; more memory of other streams, after more waits; growth by the missing
-//! bytes. The last resort waits for the device, releases free chunks that the request cannot use where they lie, and
-//! takes as much new memory. Unless `split:off` is set, it also splits chunks that are partly in use. A freed block
-//! returns to its ranges, and its view stays for the next such request. So a program that repeats itself makes the same
-//! choices again, and maps hardly any memory from its third step on.
+//! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served a request
+//! for the same free ranges before; another view that fits; a range or a view that includes memory of other streams,
+//! for which the stream waits on the GPU; a new view; more memory of other streams, after more waits; growth by the
+//! missing bytes. The last resort waits for the device, releases free chunks that the request cannot use where they
+//! lie, and takes as much new memory. Unless `split:off` is set, it also splits chunks that are partly in use. A freed
+//! block returns to its ranges, and its view stays for the next such request. So a program that repeats itself makes
+//! the same choices again, and maps hardly any memory from its third step on.
 //!
 //! Building a view needs no wait, since it maps only bytes that the requesting stream may use already. Unmapping needs
 //! no wait either: a view is dropped, and a chunk released, only when every stream that used it has passed its last
@@ -67,7 +67,7 @@ pub(crate) struct Stitch {
     /// If the bounds forbade a view when memory was last joined: the usage that all views would have had together with
     /// that view. Otherwise `None`.
     refused: Option<ViewUsage>,
-    /// Choices of earlier requests.
+    /// The choices of free ranges for earlier requests.
     remembered: Remembered,
     /// Whether a growth may take the room that is reserved for splitting chunks (`SPLIT_RESERVE`).
     spends_reserve: bool,

@@ -77,8 +77,8 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     Ok(best.map(|(_, whole, start)| Span::new(start, whole.min(most_of_a_range(size)))))
 }
 
-/// Of the places in views that are large enough, returns the one whose awaited event is the oldest; of equals, the one
-/// in the smallest view. `None` if there is none.
+/// Of the places in views with room for the request, returns the one whose awaited event is the oldest; of equals, the
+/// one in the smallest view. `None` if there is none.
 fn window(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Window>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;

@@ -15,16 +15,17 @@ pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
 /// The views over a chunk.
 #[derive(Default)]
 struct ViewsOver {
-    /// The number of uses of all views (`View::tick`) when one of these views was last used, plus 1; 0 without views.
+    /// The number of uses of all views (`View::tick`) when a view over the chunk was last used, plus 1; 0 without
+    /// views.
     tick: u64,
-    /// Whether the GPU may still use one of the views.
+    /// Whether the GPU may still use a view over the chunk.
     busy: bool,
 }
 
 impl ReleasableChunks {
     /// Finds the chunks that may be given back. Chunks without views come first, then chunks whose views are unused
-    /// longest. Among equals, chunks freed longest ago come first, and then chunks nearest to the growing edge, so that
-    /// home stays compact.
+    /// longest. Among equals, chunks freed longest ago come first, and then chunks nearest to the edge at which home
+    /// grows, so that home stays compact.
     pub(super) fn of(heap: &Heap) -> Result<Self> {
         let Some(home) = heap.home() else { return Ok(Self(Vec::new())) };
         let mut over: FxHashMap<ChunkId, ViewsOver> = FxHashMap::default();

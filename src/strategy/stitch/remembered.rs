@@ -1,4 +1,4 @@
-//! Choices made earlier for the same free memory.
+//! Choices of free ranges that were made earlier for the same free memory.
 //!
 //! Owns: a bounded table of choices, found by the fingerprint of the free memory. Choosing the ranges of a view takes a
 //! walk over all free ranges. A program that repeats itself returns to the same free memory, and then needs no walk.
@@ -6,8 +6,8 @@
 use crate::fallible::filled;
 use crate::heap::{Heap, PlanHash, Request};
 
-/// The number of choices that are remembered. A training step makes dozens to hundreds of choices. A later choice
-/// replaces an earlier one in the same slot.
+/// The number of remembered choices of the free ranges for a view. A training step makes dozens to hundreds of choices.
+/// A later choice replaces an earlier one in the same slot.
 const SLOTS: usize = 1024;
 
 /// The result of a search for free memory, if no single range at home served the request.
@@ -19,7 +19,7 @@ pub(super) enum Choice {
     Missing(u64),
 }
 
-/// The request and the free memory of a choice, as one number.
+/// The request and the free memory for which a choice was made, as one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key(u64);
 

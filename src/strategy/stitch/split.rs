@@ -74,9 +74,9 @@ pub(super) struct Splits {
     pub(super) mappings: u64,
 }
 
-/// Returns the effect of all splits, if memory grows by all room and free chunks are given back. Each split makes room
-/// for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only parts whose
-/// blocks are all `usable` count.
+/// Returns the effect of all splits, if memory grows as far as it can and free chunks are given back. Each split makes
+/// room for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only parts
+/// whose blocks are all `usable` count.
 pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
     let Present { heap, config, room, .. } = *present;
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
@@ -96,7 +96,8 @@ pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool
             free = free.saturating_add(gain);
             splits.parts += parts;
             splits.mappings += parts * views;
-            // If free memory of a private pool is usable, the whole chunk may be usable without a split.
+            // If free memory of a private pool is usable here, a whole chunk may be usable. Such a chunk needs no
+            // split.
             let of_use = |span: Span| heap.blocks_over(span).all(&usable);
             let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
             visit_free_granules(heap, &chunk, |part| {
@@ -153,7 +154,7 @@ impl Batch {
     }
 
     /// Splits the chunks. Returns the number of chunks that were not split, and the bytes that the other chunks freed.
-    /// Adds the free parts of split chunks to `lost`.
+    /// Adds the free parts of split chunks, which have lost their memory, to `lost`.
     fn split(self, context: &mut StrategyContext<'_>, lost: &mut Vec<Span>) -> MissResult<(u32, u64)> {
         let (mut next, mut refused, mut gained) = (0, 0, 0);
         while next < self.cuts.len() && context.may_exchange() {
@@ -286,7 +287,7 @@ impl Splitting {
     }
 }
 
-/// Makes room for `bytes` besides all memory held, by giving back free chunks. The chunks return when memory grows for
+/// Makes room for `bytes` bytes of new memory by giving back free chunks. As much is taken again when memory grows for
 /// the request. Returns whether there is room.
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
@@ -336,8 +337,8 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its runs of free granules, which are lost, and the parts between the runs, which are
-/// copied.
+/// Returns the parts of a chunk: its runs of free granules, whose memory is given up, and the parts between the runs,
+/// which are copied.
 fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;

@@ -23,13 +23,13 @@ const WIDTH: usize = 140;
 const HEAD: &str = "\
 # Options
 
-Made of the code by `SEAMALLOC_WRITE_OPTIONS=1 cargo test --test repository options_page`; a test fails where it is stale. What an option means is the
-documentation of its field in Rust.
+Made of the code by `SEAMALLOC_WRITE_OPTIONS=1 cargo test --test repository options_page`; a test fails if the page is stale. Each
+description is the documentation of the option's field in Rust.
 
 **How they are given.** As text, `name:value,name:value`, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`: in `SEAMALLOC_CONF`, to
-`seamalloc.enable(name=value)`, to `seam_create` in C, after `--conf` on the command line. In Rust as fields of `Config`, or
-`Config::parse`, where sizes are bytes. Of an option that is given twice the last counts. `None` is an option that is not given. A name that
-no option has is an error that names the nearest one.
+`seamalloc.enable(name=value)`, to `seam_create` in C, after `--conf` on the command line. In Rust as fields of `Config`, whose sizes are
+bytes, or as the same text to `Config::parse`. Of an option that is given twice the last value counts. `None`: the option is not given. An
+unknown name is an error that names the nearest option.
 
 **Which to touch.** Mostly none.
 

@@ -1,8 +1,9 @@
 //! The state and the actions of a broker, without sockets and without a clock.
 //!
-//! Owns: the effect of each line of a peer, and the order of demands. Each device serves one demand at a time, so that
-//! memory given for one request is not counted for another. Demands of processes below their guarantees come first;
-//! among equals, the earlier demand does. A demand can be overtaken only a limited number of times.
+//! Owns: the effect of each line that a connected process sends, and the order of demands. Each device serves one
+//! demand at a time, so that memory given for one request is not counted for another. Demands of processes below their
+//! guarantees come first; among equals, the earlier demand does. A demand can be overtaken only a limited number of
+//! times.
 //!
 //! The caller passes in the received bytes and the time, and sends the contents of the outboxes. The callers are the
 //! broker with its sockets ([`Broker::run`](crate::Broker::run)), and tests that try many orders (`tests/schedules`).
@@ -45,7 +46,7 @@ const MAX_DEPARTED: usize = 256;
 /// The time after the broker's start in which the broker may not know all members. Members of a killed broker try to
 /// connect every half second.
 const SETTLING: Duration = Duration::from_millis(1500);
-/// How often members below their guarantees may overtake a demand.
+/// How often a waiting demand may be overtaken by later demands of members below their guarantees.
 const MAX_OVERTAKEN: u32 = 2;
 
 /// All connections, and all demands.
@@ -195,7 +196,7 @@ impl Room {
         let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
         let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.leave(id, now));
-        // A step may end immediately, if no member can be asked.
+        // If no member can be asked, a step of a demand ends immediately, so the loop looks for the next step.
         while self.begin(now) || self.go_on(now) {}
         // A member that has not answered in time is listed with the figures of its last answer.
         while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {

@@ -4,7 +4,7 @@ use crate::output::grouped;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// The parts of each power of ten at which an axis is labelled.
+/// The multiples of each power of ten at which an axis is labelled.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 /// The place on a logarithmic axis at which smaller values are drawn, since such an axis has no zero.
 const LEAST: f64 = 0.01;
@@ -44,7 +44,7 @@ impl Axis {
         Self::over(name, Scale::Log, ticks, |value| format!("{value}"))
     }
 
-    /// Makes an axis of utilizations, by the unused part.
+    /// Makes an axis of utilizations, whose places follow from the unused part of memory.
     pub(crate) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let mut ticks = around(values.map(|value| (1.0 - value).max(LEAST_UNUSED)));
         ticks.reverse();

@@ -111,7 +111,7 @@ impl Chunks {
 }
 
 /// Draws two panels: utilization against driver time, and utilization against the worst stall. Each trace has a line,
-/// and each size a point.
+/// and each chunk size a point.
 fn draw(all: &[Chunks], settings: usize, run: &str) -> Result<String, chart::DrawError> {
     let time = |outcome: &Chunks| outcome.driver_ns_per_gib() as f64 / 1e6;
     let stall = |outcome: &Chunks| outcome.worst_stall_ns() as f64 / 1e6;

@@ -129,7 +129,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
 }
 
 /// Draws three panels for each trace, with the lag on the horizontal axis: utilization, with a line for each policy and
-/// pass; the number of waits; and the ages of the events.
+/// pass; the number of waits; and the mean age of the events that streams waited for.
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
     let mut panels = Vec::new();
@@ -185,12 +185,13 @@ fn curves(outcomes: &[Lagging], colour: RGBColor) -> [Line; 2] {
     [curve(false), curve(true)]
 }
 
-/// Returns the ages of the events by lag, in the first and in the third pass; no lines for policies that never wait.
+/// Returns the mean age of the events that streams waited for, by lag, in the first and in the third pass; no lines for
+/// policies that never wait.
 fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
     let curve = |third: bool| {
         let point = |(index, outcome): (usize, &Lagging)| {
             let passes = outcome.first_and_third()?;
-            // An age below one operation has no place on the axis.
+            // The axis is logarithmic, so it has no place for an age below one operation.
             let age = if third { passes.1 } else { passes.0 }.mean_wait_age()?.max(1.0);
             Some(Point { x: index as f64, y: age, label: Some(format!("{age:.0}")), mark: Mark::Dot })
         };

@@ -49,8 +49,8 @@ impl StudyArgs {
         source::load_all(paths, self.generate)
     }
 
-    /// Begins a study. Returns the options of all runs, and the output. `studied` tells whether options set the studied
-    /// option themselves.
+    /// Begins a study. Returns the options of all runs, and the output. `studied` names the studied option, and tells
+    /// whether the given options set it, which is an error.
     pub(super) fn begin(
         &self,
         studied: (&str, impl Fn(&Config) -> bool),

@@ -32,7 +32,7 @@ pub(crate) struct TopArgs {
     /// Processes to show [default: all of this user that opted in].
     #[arg(value_name = "PID")]
     pids: Vec<u32>,
-    /// Ask at this socket, of a program whose socket was given a name.
+    /// Ask at this socket, for a program that was given a name for its socket.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "pids")]
     socket: Option<PathBuf>,
     /// Seconds between two samples.

@@ -67,9 +67,9 @@ pub struct CudaDriver {
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
     /// The stream for copies, once the first copy was made.
     pub(super) own_stream: Mutex<Option<StreamId>>,
-    /// The gate for streams, once it was first closed.
+    /// The gate for streams; `None` if the device has none.
     pub(super) gate: Mutex<Option<Gate>>,
-    /// Whether the program vouches for all other streams.
+    /// Whether the program vouches for all streams that this driver did not create.
     pub(super) trusts_streams: AtomicBool,
     /// Whether the driver numbers streams. Cleared if the driver turns out not to.
     pub(super) tells_streams_apart: AtomicBool,

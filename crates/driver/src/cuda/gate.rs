@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The bytes of all words together: as many on the host as on the device.
+/// The bytes of all words (numbers of 4 bytes) together: as many on the host as on the device.
 pub(super) const WORDS: usize = 512;
 /// The indexes of the host's words. Epochs number the closings of the gate. The words hold: the newest epoch for which
-/// the gate is open; the epoch whose copies are done; the mark of the relay; the mark of the stream for copies; and,
-/// from `MARKS` on, the marks of the held streams.
+/// the gate is open; the epoch whose copies are done; the newest epoch in which the kernel of the relay, of the stream
+/// for copies, or (from `MARKS` on) of each held stream has begun.
 const OPEN: u64 = 0;
 const COPIED: u64 = 1;
 const RELAY: u64 = 2;
@@ -44,7 +44,7 @@ pub(super) struct Gate {
     pub(super) module: usize,
     pub(super) hold: usize,
     pub(super) copy: usize,
-    /// The words of the host, for the CPU and for the device.
+    /// The address of the words in host memory, for the CPU and for the device.
     pub(super) words: usize,
     pub(super) words_on_device: CUdeviceptr,
     /// The word in device memory that the held streams watch.
@@ -68,7 +68,7 @@ impl Gate {
         self.words_on_device + 4 * number
     }
 
-    /// Releases all streams that wait for this epoch or an earlier one.
+    /// Releases all streams that this closing of the gate (this epoch) or an earlier one holds.
     pub(super) fn open(&self) {
         self.word(OPEN).store(self.epoch, Ordering::Release);
     }
@@ -83,19 +83,20 @@ impl Gate {
         })
     }
 
-    /// Waits on the CPU until the copies of this epoch are done, for at most `patience`. Returns whether they are done.
+    /// Waits on the CPU until the copies of the present closing are done, for at most `patience`. Returns whether they
+    /// are done.
     pub(super) fn wait_for_copies(&self, patience: Duration) -> bool {
         watch(patience, || self.is_at(COPIED))
     }
 
-    /// Returns whether a word has the present epoch.
+    /// Returns whether a word has the number of the present closing.
     fn is_at(&self, number: u64) -> bool {
         self.word(number).load(Ordering::Acquire) == self.epoch
     }
 
     /// Launches the kernel that holds a stream. The kernel writes `mark` once all earlier work is over, and waits until
-    /// `count` words from `words` on, or the word `open`, have this epoch. Then the kernel writes the word `passed_on`,
-    /// unless that address is 0.
+    /// `count` words from `words` on, or the word `open`, have the number of the present closing. Then the kernel
+    /// writes the word `passed_on`, unless that address is 0.
     pub(super) fn launch_hold(&self, api: &CudaApi, stream: CUstream, hold: Hold) -> Result<Status, MissingEntryPoint> {
         let Hold { mut mark, mut words, mut count, mut open, mut passed_on } = hold;
         let mut epoch = self.epoch;
@@ -147,7 +148,8 @@ impl Gate {
         let count = streams.len() as u32;
         let of_host = Hold { words: self.on_device(OPEN), count: 1, open: self.on_device(OPEN), mark: 0, passed_on: 0 };
         let of_device = Hold { words: self.opened, open: self.opened, ..of_host };
-        // The relay is launched first: held work that came before it in a hardware channel would block it.
+        // The relay, which tells the device when the gate opens, is launched first: held work before it in a hardware
+        // channel would block it.
         let mut status =
             self.launch_hold(api, relay, Hold { mark: self.on_device(RELAY), passed_on: self.opened, ..of_host })?;
         for (stream, number) in streams.iter().zip(MARKS..) {
@@ -174,7 +176,7 @@ impl Gate {
     }
 }
 
-/// Waits on the CPU until `is_done` returns true, for at most `patience`. Returns whether it did.
+/// Waits on the CPU until `is_done` returns true, for at most `patience`. Returns whether `is_done` returned true.
 fn watch(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_done() {
@@ -187,7 +189,7 @@ fn watch(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// The arguments of the kernel that holds a stream, without the epoch.
+/// The arguments of the kernel that holds a stream, without the number of the closing (the epoch).
 #[derive(Clone, Copy)]
 pub(super) struct Hold {
     pub(super) mark: CUdeviceptr,

@@ -77,10 +77,10 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
-    /// Opens page-locked host memory on one NUMA node. The CPU and the device with this ordinal use this memory at the
-    /// same addresses. Without a node, the memory is on the node nearest to the device. Copies between this memory and
-    /// the device are asynchronous, and as fast as copies of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on
-    /// `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    /// Opens page-locked host memory on one NUMA node (CUDA 12.2's virtual memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    /// The CPU and the device with this ordinal use this memory at the same addresses. Without a node, the memory is on
+    /// the node nearest to the device. Copies between this memory and the device are asynchronous, and as fast as
+    /// copies of `cudaHostAlloc`'s memory.
     ///
     /// The CPU's accesses are in no stream's order, so an allocator of this memory must know which streams use an
     /// allocation before the memory serves again: `seamalloc::HostPool` handles that. The device's calls for contents
@@ -105,8 +105,8 @@ impl CudaDriver {
         opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
         opened.properties.stream_gates = false;
-        // The memory belongs to the machine, and the system divides it among processes. So no other process has the
-        // same device.
+        // Page-locked memory belongs to the machine, and the system divides it among processes. So no other process has
+        // the same memory as its device.
         opened.properties.identity = String::new();
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
@@ -255,8 +255,8 @@ fn has_stream_gates(api: &CudaApi, device: CUdevice) -> bool {
     capability >= GATE_CAPABILITY && GATE_CALLS.into_iter().all(|call| api.need(call).is_ok())
 }
 
-/// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. Returns
-/// `None` if the driver does not know the attributes.
+/// Returns the NUMA node that is nearest to the device, if the device can use virtual memory there. Returns `None` if
+/// the driver does not know the attributes.
 fn host_node(api: &CudaApi, device: CUdevice) -> Option<c_int> {
     let has_memory = has_attribute(api, ffi::ATTRIBUTE_HOST_VIRTUAL_MEMORY, device).unwrap_or(false);
     let nearest = attribute(api, ffi::ATTRIBUTE_HOST_NUMA_ID, device).ok().filter(|_| has_memory);

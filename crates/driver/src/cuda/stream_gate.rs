@@ -21,14 +21,14 @@ const KERNELS: &str = concat!(include_str!("gate.ptx"), "\0");
 const HOLD: &CStr = c"seamalloc_hold";
 const COPY: &CStr = c"seamalloc_copy";
 
-/// The most streams that are held: a device runs 128 kernels at a time, and the relay, the copies and the program's
-/// running kernels count among them.
+/// The most streams that are held: a device runs 128 kernels at a time, and the kernel that watches the host's word,
+/// the copies and the program's running kernels count among them.
 const MOST_STREAMS: usize = 110;
 
-/// The time that the launch of a kernel may take, beside the patience with the streams.
+/// The time that each launch of a kernel may take, in addition to the caller's patience with the streams.
 const LAUNCH: Duration = Duration::from_micros(20);
-/// The time that copies may take once all streams are held, unless the patience with the streams is longer, and 1 ns
-/// more for each `BYTES_PER_NS` bytes.
+/// The time that copies may take once all streams are held, unless the caller's patience is longer, and 1 ns more for
+/// each `BYTES_PER_NS` bytes.
 const COPYING: Duration = Duration::from_millis(20);
 const BYTES_PER_NS: u64 = 8;
 
@@ -161,7 +161,7 @@ impl CudaDriver {
         made.map(|()| gate)
     }
 
-    /// Loads the kernels, takes memory for the words, and runs the kernels.
+    /// Loads the kernels, takes memory for the words that the kernels read and write, and runs the kernels.
     fn fill_gate(&self, gate: &mut Gate) -> Result<(), CudaOpenError> {
         let (mut module, mut hold, mut copy) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         // SAFETY: the pointer is to a live pointer; the image is a text with a 0 at its end.

@@ -1,5 +1,5 @@
-//! Coop: evicts the run of neighbours in memory that is large enough and costs least. Free pieces cost 0. A piece that
-//! cannot be evicted ends a run.
+//! Coop: evicts the run of tensors side by side in memory that is large enough and costs least. Free pieces cost 0. A
+//! piece that cannot be evicted ends a run.
 //!
 //! The rules are those of `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost of
 //! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: the neighbourhood's cost divided by
@@ -51,8 +51,8 @@ impl Scheme for Coop {
         if !window.is_empty() {
             return window;
         }
-        // No run is large enough. If the memory is one arena, no eviction helps. With several segments an eviction may
-        // help.
+        // No run of neighbouring pieces is large enough. If the memory is one arena, no eviction helps. With several
+        // segments an eviction may help.
         if ask.memory.is_one_range() {
             return Vec::new();
         }

@@ -3,7 +3,8 @@
 //! in memory and need that tensor to be recomputed.
 //!
 //! The rules are those of `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd, every
-//! change rebuilds the regions at its border. Here a change drops the regions, which are rebuilt when they are needed.
+//! change of a tensor rebuilds the neighbourhoods (regions) that touch it. Here a change drops the costs of these
+//! neighbourhoods, which are computed again when needed.
 
 use crate::graph::StorageId;
 use crate::state::State;

@@ -1,5 +1,5 @@
 //! seamalloc's own scheme, for memory in which free bytes can be joined wherever they are. The scheme evicts the tensor
-//! with the least cost per byte that becomes usable, and searches for no window.
+//! with the least cost per byte that becomes usable, and searches for no window of neighbouring tensors.
 //!
 //! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed first. DTR
 //!   also adds evicted descendants. Evicted descendants need the tensor only if they are needed themselves, so they do
@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 const SMALL: u64 = 1 << 20;
 /// The factor for the cost of a tensor that the program released.
 const LET_GO: f64 = 0.5;
-/// The least part of a tensor's bytes that counts as usable.
+/// The part of a tensor's bytes that counts as usable at least, also if its eviction frees no granule.
 const PROMISED: f64 = 0.5;
 
 /// The scheme by cost per usable byte.

@@ -24,7 +24,7 @@ const SCALE: f64 = 1e3;
 
 /// The result of a run of HiGHS.
 struct Solved {
-    /// The value of each column, if there is a solution.
+    /// The value of each column (variable), if there is a solution.
     columns: Option<Vec<f64>>,
     /// The proven lower bound of all solutions.
     bound: f64,
@@ -32,8 +32,8 @@ struct Solved {
     is_optimal: bool,
 }
 
-/// Minimizes a program until `end`, starting from a first solution. Returns `None` if HiGHS refused the program, which
-/// is unexpected.
+/// Minimizes an integer program until `end`, starting from a first solution. Returns `None` if HiGHS refused the
+/// program, which is unexpected.
 fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> {
     let mut model = program.try_optimise(Sense::Minimise).ok()?;
     model.make_quiet();
@@ -52,7 +52,7 @@ fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> 
     })
 }
 
-/// Columns of a program, and the value of each column in the first solution.
+/// The columns (variables) of an integer program, and the value of each column in the first solution.
 #[derive(Default)]
 struct Columns {
     program: RowProblem,

@@ -12,8 +12,8 @@ use crate::reach::Reach;
 use highs::Col;
 use std::time::Instant;
 
-/// The most choices of a program. With more choices, HiGHS does not finish its first relaxation within the usual time
-/// limits.
+/// The most choices (variables) of the integer program. With more choices, HiGHS does not finish its first relaxation
+/// within the usual time limits.
 const MAX_CHOICES: usize = 400_000;
 
 /// Tries to improve an order, and the bound, until `end`.
@@ -67,7 +67,7 @@ impl Windows {
     }
 }
 
-/// The columns of one task or storage: one column for each step of its window.
+/// The columns (variables) of one task or storage: one for each step at which the task can run or the storage be kept.
 struct Steps {
     from: usize,
     columns: Vec<Col>,

@@ -21,8 +21,8 @@ use search::{Answer, Solver};
 
 /// The most buffers in a search, since each buffer may take a level of the recursion.
 const MOST: usize = 20_000;
-/// Bytes of the stack of a thread that searches: 4 KiB for each level, and 4 MiB for the rest. Unused pages take no
-/// memory.
+/// Bytes of the stack of a thread that searches: 4 KiB for each level of the recursion, and 4 MiB for the rest. Unused
+/// pages take no memory.
 pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
 /// Each round explores this many times as many partial plans as the round before, as MiniMalloc's `RoundRobin` does.
 const MORE: u64 = 2;
@@ -50,7 +50,8 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
         for target in targets {
             match solver.solve(target, order, limit) {
                 Answer::Found => search.offer(plan(instance, &solver.solution)),
-                // If gaps have windows, two buffers may interlock in ways that the search does not cover.
+                // A buffer may use a part of its bytes (a window) during a gap. Two such buffers may interlock in ways
+                // that the search does not cover, so `Answer::None` is no proof then.
                 Answer::None if !instance.has_windows => {
                     search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
                 }

@@ -133,8 +133,8 @@ impl<'a> Solver<'a> {
             }
             return Answer::Found;
         }
-        // Candidates at or above this end are skipped: another buffer fits below them, and some plan with that buffer
-        // at that place is as good (dominance).
+        // Candidates at or above `lowest_end`, the lowest end of a remaining buffer, are skipped: that buffer fits
+        // below them, and some plan with it there is as good (dominance).
         let of_rank = |rank: u32| Candidate { lowest: state.lowest[buffers[rank as usize] as usize], rank };
         let is_tried = |candidate: &Candidate| candidate.lowest < lowest_end && *candidate >= last;
         let mut candidates: Vec<_> = left.iter().map(|rank| of_rank(*rank)).filter(is_tried).collect();

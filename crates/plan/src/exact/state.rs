@@ -28,13 +28,13 @@ pub(super) struct State<'a> {
     /// Earlier values, to undo changes.
     old_lowest: Vec<(u32, u64)>,
     old_floors: Vec<(u32, u64)>,
-    /// Sections whose floor may rise, and the last round in which each section was noted.
+    /// Sections whose floor (lowest possible offset) may rise, and the last placement (round) that noted each section.
     risen: Vec<u32>,
     noted: Vec<u32>,
     round: u32,
 }
 
-/// The lengths of the lists of earlier values at some moment.
+/// The lengths of `old_lowest` and `old_floors` before a placement, to undo it.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     lowest: usize,
@@ -89,7 +89,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Sets the capacity in bytes. No buffer may be placed.
+    /// Sets the capacity in bytes. Call this while no buffer is placed.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
@@ -242,7 +242,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Removes a placed buffer from the counts of its sections (`crossing`). Calls `found` with each section that
+    /// Removes a placed buffer from the counts of remaining buffers (`crossing`). Calls `found` with each section that
     /// shares no remaining buffer with the section before (`DynamicallyDecompose`).
     pub(super) fn untie(&mut self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.instance.sections.hull(buffer);
@@ -255,13 +255,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Adds a buffer to the counts of its sections again when its placement is undone.
+    /// Adds a buffer to the counts of remaining buffers (`crossing`) again when its placement is undone.
     pub(super) fn tie(&mut self, buffer: u32) {
         let (first, end) = self.instance.sections.hull(buffer);
         self.crossing[first as usize..end.saturating_sub(1) as usize].iter_mut().for_each(|crossing| *crossing += 1);
     }
 
-    /// Returns the sections at which independent parts begin, from the first on, and the end.
+    /// Returns the sections at which independent parts of time begin, which have no buffer in common, and the end.
     pub(super) fn parts(&self) -> Vec<u32> {
         let sections = self.crossing.len() as u32;
         let inner = (1..sections).filter(|section| self.crossing[*section as usize - 1] == 0);

@@ -63,7 +63,7 @@ pub struct OutOfMemory {
     /// The largest request of this kind that free memory could have served: by stitching, if the strategy stitches,
     /// within the bounds on views.
     pub reachable: u64,
-    /// The figure `reachable` without the bounds on views, which is never less than `reachable`.
+    /// The figure `reachable` if there were no bounds on views; never less than `reachable`.
     pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
@@ -242,15 +242,16 @@ impl OutOfMemory {
         self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left))
     }
 
-    /// Returns by how many bytes live memory must fall for a part of the memory to stay free, if memory is fragmented
-    /// and no other change helps: a smaller request would be served, but the next request would be refused.
+    /// Returns by how many bytes live memory must fall for [`NEAR_PERCENT`] percent of the memory to stay free, if
+    /// memory is fragmented and no other change helps: a smaller request would be served, but the next request would be
+    /// refused.
     fn nearly_too_much(&self) -> Option<u64> {
         let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
         let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);
         Some(self.beyond_enough()).filter(|less| *less > 0 && is_fragmented && is_alone)
     }
 
-    /// Returns by how many bytes live memory must fall for a part of the memory to stay free ([`NEAR_PERCENT`]).
+    /// Returns by how many bytes live memory must fall for [`NEAR_PERCENT`] percent of the memory to stay free.
     fn beyond_enough(&self) -> u64 {
         let most = self.most_held();
         self.demand().saturating_sub(most.saturating_sub(near(most)))

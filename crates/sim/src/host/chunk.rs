@@ -78,7 +78,7 @@ impl Drop for FileRange {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| fallocate(&self.of.file, mode, self.offset, self.size)) {
             Ok(()) => self.of.free.lock().release(self.offset, self.size),
-            // This place in the file is not used again, since its bytes would not be zeros.
+            // The chunk's place in the device's file is not used again, since its bytes would not be zeros.
             Err(error) => tracing::error!(%error, size = self.size, "memory was not given back to the machine"),
         }
     }

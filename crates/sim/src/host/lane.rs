@@ -14,14 +14,14 @@ use super::work::HostWork;
 use crate::bookkeeping::Range;
 use seamalloc_driver::StreamId;
 
-/// The number of a lane, which no other lane of the device has had.
+/// The number of a lane (the queue of one stream), which no other lane of the device has had.
 pub(super) type LaneNumber = u64;
 
-/// Held work, which ends when its gate is opened.
+/// Held work of one stream. The work ends when this gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) lane: LaneNumber,
-    /// The number of the gate. Gates of one lane open in the order of their numbers.
+    /// The number of the held work. Held work of one lane ends in the order of these numbers.
     pub(super) number: u64,
     /// Whether the work ends only by a call, even if the CPU waits for it.
     pub(super) stays: bool,
@@ -42,7 +42,7 @@ impl Gate {
     }
 }
 
-/// A mark in a lane, which passes once all earlier work of the lane is done.
+/// A mark in a lane (the queue of one stream), which passes once all earlier work of the lane is done.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     passed: AtomicBool,
@@ -81,7 +81,7 @@ pub(super) enum Next {
     Step,
     /// The lane continues at this time.
     Sleep(Instant),
-    /// The lane waits for a mark of another lane, or until held work is ended.
+    /// The lane waits for earlier work of another lane (a mark), or until held work is ended.
     Blocked,
     /// The lane has no work.
     Rest,
@@ -166,7 +166,7 @@ impl Lane {
         self.next_hold += 1;
         let gate = Arc::new(Gate::new(lane, number, stays));
         self.goes_on();
-        // Earlier gates of this lane open before this gate.
+        // Earlier gates of this lane open before this gate, which therefore stands for them too.
         self.gates.retain(|earlier| earlier.lane != lane);
         self.gates.push(Arc::clone(&gate));
         self.held.push_back(Arc::clone(&gate));
@@ -243,8 +243,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane stands at the closed gate for streams, or will stand there once its earlier work is
-    /// done.
+    /// Returns whether the closed gate for streams holds the lane, or will hold it once its earlier work is done.
     pub(super) fn is_at_gate(&self) -> bool {
         self.held.iter().any(|gate| gate.stays)
     }

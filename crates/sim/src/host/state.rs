@@ -72,7 +72,7 @@ impl State {
             })
         };
         if let Err((done, refusal)) = all_at(&own, mapped.len()) {
-            // The old place still has the same bytes, since no work wrote there meanwhile.
+            // The addresses get their old memory again. No work has changed its bytes meanwhile.
             all_at(chunk, done).map_err(|(_, refusal)| refusal)?;
             return Err(refusal);
         }

@@ -1,4 +1,4 @@
-//! The streams of a host device: the lane of each handle, the order in which lanes run, and events.
+//! The streams of a host device: the lane (queue of work) of each handle, the order in which lanes run, and events.
 //!
 //! Owns: all lanes, behind one lock, and the CPU's waits for them. `state.rs` has the memory.
 
@@ -28,7 +28,8 @@ pub struct HostHold {
 
 #[derive(Debug)]
 pub(super) struct Event {
-    /// The mark of the last record. For an event that was never recorded, the mark has passed.
+    /// The mark of the last record in its stream, which passes once the stream's earlier work is done. For an event
+    /// that was never recorded, the mark has passed.
     mark: Arc<Mark>,
     pub(super) is_recorded: bool,
     /// The captured stream in which the event was last recorded, if any.
@@ -38,7 +39,7 @@ pub(super) struct Event {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     lanes: FxHashMap<LaneNumber, Lane>,
-    /// The lane of each handle; `None` if the handle's stream was destroyed.
+    /// The lane (queue of work) of each handle; `None` if the handle's stream was destroyed.
     handles: FxHashMap<StreamId, Option<LaneNumber>>,
     next_lane: LaneNumber,
     next_handle: u64,
@@ -127,7 +128,7 @@ impl Streams {
         Ok(HostHold { lane, number })
     }
 
-    /// Returns whether a stream stands at the gate, or will stand there once its earlier work is done.
+    /// Returns whether the closed gate holds a stream, or will hold it once its earlier work is done.
     pub(super) fn is_at_gate(&self, stream: StreamId) -> bool {
         let lane = self.handles.get(&stream).copied().flatten();
         lane.and_then(|lane| self.lanes.get(&lane)).is_some_and(Lane::is_at_gate)
@@ -162,7 +163,7 @@ impl Streams {
         self.lanes.get(&lane).is_some_and(|lane| lane.is_held(number))
     }
 
-    /// Advances a lane, and all lanes that wait for it, as far as possible.
+    /// Advances a lane (the queue of one stream), and all lanes that wait for it, as far as possible.
     fn settle(&mut self, first: LaneNumber) {
         let mut left = vec![first];
         while let Some(number) = left.pop() {
@@ -212,13 +213,12 @@ impl Streams {
         self.pauses.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Returns the number of lanes that have got a due step, of which no resting thread was told yet, and resets the
-    /// number.
+    /// Returns how many lanes have got a due step since the last call, so that resting threads can be woken for them.
     pub(super) fn take_new_steps(&mut self) -> usize {
         std::mem::take(&mut self.new_steps)
     }
 
-    /// Returns whether a pause has begun of which no resting thread was told yet, and resets the answer.
+    /// Returns whether a pause has begun since the last call, so that resting threads can be told its end.
     pub(super) fn take_new_pause(&mut self) -> bool {
         std::mem::take(&mut self.new_pause)
     }

@@ -15,7 +15,7 @@ use seamalloc_driver::StreamId;
 
 /// The bytes of a step.
 const STEP: u64 = 256 << 10;
-/// The words that one batch moves through the CPU's cache.
+/// The words that are read or written at a time, so that they stay in the CPU's cache.
 const BATCH: usize = 512;
 
 /// A function that writes words into the slice: the words of a range from the given index on.

@@ -44,7 +44,8 @@ impl Shared {
         }
     }
 
-    /// Changes the state of the streams. Then wakes the threads that may continue as a result, and the CPU.
+    /// Changes the state of the streams. Then wakes the device's threads that get work by this, and waiting callers
+    /// (the CPU).
     pub(super) fn with_streams<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
         let mut streams = self.streams.lock();
         let result = change(&mut streams);
@@ -52,7 +53,7 @@ impl Shared {
         result
     }
 
-    /// Wakes the threads that may continue after a change of streams, and the CPU.
+    /// Wakes the device's threads that get work by a change of streams, and waiting callers (the CPU).
     fn wake(&self, streams: &mut Streams) {
         self.wake_resting(streams, 0);
         self.done.notify_all();
@@ -128,7 +129,7 @@ impl Shared {
         let mut streams = self.streams.lock();
         while !streams.ends {
             if let Some((lane, stream, work, done)) = streams.next_step() {
-                // Pauses that have ended may have made other steps due.
+                // Pauses that have ended may have made other steps due, which other threads carry out.
                 self.wake_resting(&mut streams, 0);
                 let progress = MutexGuard::unlocked(&mut streams, || self.step(&work, done, stream));
                 streams.stepped(lane, progress);
@@ -137,7 +138,7 @@ impl Shared {
                     self.done.notify_all();
                 }
             } else {
-                // Pauses that have ended may have let marks pass.
+                // Pauses that have ended may have completed work for which the CPU waits.
                 self.done.notify_all();
                 match streams.next_pause() {
                     Some(until) => drop(self.due.wait_until(&mut streams, until)),

@@ -68,7 +68,7 @@ impl Blocks {
         self.streams.get(block as usize).copied().unwrap_or(0).into()
     }
 
-    /// Returns a token of each operation. The token contains the size of the operation's block.
+    /// Returns a token of each operation, for comparisons. The token contains the size of the operation's block.
     pub(super) fn equal_tokens(&self) -> Vec<u64> {
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {
             (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
@@ -76,8 +76,8 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
-    /// Returns a token of each operation, without the size of the block. The token of a free is the number of requests
-    /// since the block was made.
+    /// Returns a token of each operation, for comparisons, without the size of the block. The token of a free is the
+    /// number of requests since the block was made.
     pub(super) fn shape_tokens(&self) -> Vec<u64> {
         let mut made = 0;
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {

@@ -28,7 +28,7 @@ const BETWEEN_PART: u64 = 4;
 pub enum Likeness {
     /// All iterations have the same operations with the same sizes.
     Equal,
-    /// All iterations have the same operations on the same blocks, some of them with other sizes.
+    /// All iterations have the same operations on corresponding blocks, some of which differ in size.
     Shape,
     /// Each iteration shares only a part of the operations with the others.
     Part,
@@ -119,8 +119,8 @@ impl Cuts {
         }
     }
 
-    /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak. Memory
-    /// that layers keep would add up from one layer to the next.
+    /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak. This is
+    /// not so for a model's layers, whose memory adds up from one layer to the next.
     fn begins_low(&self, blocks: &Blocks, most: u64, persistent: u64) -> bool {
         let heaviest = self.heaviest(blocks);
         let live = |cut: &usize| cut.checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0);

@@ -15,7 +15,8 @@ const BEGINNING_PART: u64 = 8;
 /// A kind whose steps have less than this part (1/n) of an iteration's operations is a part of a step, not a kind.
 const SHORT_PART: usize = 8;
 
-/// Steps of one kind, which have the same operations. The sizes of steps vary only if the sizes of the iterations do.
+/// Steps of one kind, which have the same operations. Corresponding blocks differ in size only if those of the
+/// iterations do (`Likeness::Shape`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The number of steps of the kind in the trace.
@@ -70,7 +71,7 @@ fn before(blocks: &Blocks, operation: usize) -> u64 {
     blocks.event(operation).checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0)
 }
 
-/// Returns the places of a step's tokens in the rest of the trace, without overlaps.
+/// Returns the places in the ranges `rest` at which the step's tokens (one for each operation) recur, without overlaps.
 fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usize> {
     let of = &tokens[step.clone()];
     let mut out = Vec::new();

@@ -70,9 +70,9 @@ pub struct Iteration {
     pub persistent: Requests,
     /// Planned buffers that are live at the beginning or the end of the iteration.
     pub crossing: Requests,
-    /// Requests that are made before the blocks of the previous iteration that they replace are freed, as in optimizers
-    /// that recompute their state. If these requests have many bytes, two iterations are planned. Otherwise the new and
-    /// the old block each have a place for the whole iteration.
+    /// Requests whose blocks replace blocks of the previous iteration that are freed only later, as in optimizers that
+    /// recompute their state. If these requests have many bytes, two iterations are planned. Otherwise the new and the
+    /// old block each have an address for the whole iteration.
     pub by_turns: Requests,
     /// The number of requests whose size differs between iterations of one shape.
     pub varying: usize,
@@ -88,8 +88,8 @@ pub struct Iteration {
 
 impl Iteration {
     /// Finds the iterations of a trace, and takes the iteration with the most live bytes. A neighbour of this iteration
-    /// is taken too if many bytes are allocated before the blocks of the previous iteration that they replace are
-    /// freed. The new and the old blocks then use two places in turn.
+    /// is taken too if many bytes replace blocks of the previous iteration that are freed only later. The new and the
+    /// old blocks then use two addresses in turn.
     ///
     /// # Errors
     /// The trace has more blocks or bytes than can be planned.
@@ -146,8 +146,8 @@ impl Iteration {
         let first_of = |event: usize| blocks.made.partition_point(|made| *made < event);
         let (first, behind) = (first_of(from), first_of(to));
         let mut out = Vec::new();
-        // For each block that takes the place of a block that was live at the beginning, the entry is the end of that
-        // older block.
+        // For each block that takes the address of a block that was live at the beginning, the entry is the moment at
+        // which that older block is freed.
         let mut comes_in = vec![None; behind - first];
         for block in 0..first {
             let freed = blocks.freed[block];

@@ -54,9 +54,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     best
 }
 
-/// Returns places that a program passes once in each iteration. A place is found by pieces that recur at about even
-/// distances over more than half of the sequence. Pieces that recur equally often are of one kind, and a kind counts if
-/// its pieces together are at least twice as long as one piece. The result is the places of the first piece of the kind
+/// Returns places that a program passes once in each iteration. Such places begin pieces of the sequence that recur at
+/// about even distances over more than half of it. Pieces that recur equally often form a group, which counts if its
+/// pieces together are at least twice as long as one piece. The result is the places of the first piece of the group
 /// that recurs most often.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]

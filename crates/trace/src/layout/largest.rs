@@ -5,8 +5,8 @@
 //! whole free pieces of 20 MiB (2 MiB for small requests) again, at the addresses after a stream's last block.
 //! Expandable segments also take pieces of other streams, after a wait for the GPU. `stitch` joins every free piece of
 //! 2 MiB at other addresses, and splits chunks for this. With `split:off`, `stitch` joins the same pieces as expandable
-//! segments, and the free ends of two partly used pieces. Private pools keep their memory. Pending memory counts as in
-//! use.
+//! segments, between the free ends of two partly used pieces. Private pools keep their memory. Pending memory counts as
+//! in use.
 
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;
@@ -39,7 +39,7 @@ pub(super) struct Parts {
     hole: u64,
     /// The bytes of segments that are wholly free.
     segments: u64,
-    /// The bytes of pieces that are wholly free.
+    /// The bytes of pieces (20 MiB; 2 MiB for small requests) that are wholly free.
     pieces: u64,
     /// The bytes that PyTorch gives back before it refuses a request: wholly free segments, and wholly free pieces of
     /// expandable segments.
@@ -49,7 +49,7 @@ pub(super) struct Parts {
     /// The free bytes at the end of a stream's last expandable segment that lie in a partly used piece: the most over
     /// all streams.
     edge: u64,
-    /// The most bytes that free ends of two pieces add to a view, before and after its whole pieces.
+    /// The most bytes that a view gets from the free ends of two partly used pieces, before and after its whole pieces.
     ends: u64,
 }
 
@@ -63,13 +63,14 @@ struct End {
     block: u64,
 }
 
-/// Counts the parts of public segments. Segments are added in the order of their addresses.
+/// Sums the free memory outside of private pools by the parts of [`Parts`]. Segments are added in the order of their
+/// addresses.
 #[derive(Debug, Default)]
 pub(super) struct PartsCounter {
     parts: Parts,
     heads: Vec<End>,
     tails: Vec<End>,
-    /// The free end of each stream's last expandable segment.
+    /// For each stream, the free bytes at the end of its last expandable segment that lie in a partly used piece.
     edges: SeededMap<StreamId, u64>,
 }
 
@@ -104,8 +105,8 @@ impl PartsCounter {
             if to == end {
                 edge = first - from;
             }
-            // A block inside of one piece touches at most one end of the piece. In a segment for small requests a view
-            // takes whole pieces only, so the ends do not count.
+            // A free block within one piece that touches neither end of it (`first > last`) cannot begin or end a view.
+            // In a segment for small requests a view takes whole pieces only, so the ends do not count.
             let has_ends = first <= last && !segment.small;
             let head = if has_ends { first - from } else { 0 };
             let tail = if has_ends { to - last } else { 0 };
@@ -141,9 +142,9 @@ impl PartsCounter {
     }
 }
 
-/// Returns the beginning and the end of the whole pieces of a segment in a range. The last piece of a segment may be
-/// short. If the beginning is larger than the end, the range lies inside of one piece and touches neither end of the
-/// piece.
+/// Returns the beginning and the end of those pieces of a segment that lie wholly in the range from `from` to `to`. The
+/// last piece of a segment may be short. If the beginning is larger than the end, the range lies inside of one piece
+/// and touches neither end of the piece.
 fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
     let offset = (from - start).checked_next_multiple_of(unit).unwrap_or(u64::MAX);
     let first = start.saturating_add(offset).min(end);

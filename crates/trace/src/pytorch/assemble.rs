@@ -95,7 +95,7 @@ struct Reserved {
     /// When memory ran out: the bytes that the allocator held plus the bytes that the device had free. If memory ran
     /// out several times, the largest sum; `None` if it did not run out.
     available: Option<u64>,
-    /// The most bytes that the device had free when a limit refused a request; `None` if no limit refused one.
+    /// The most bytes that the device had free when a limit on PyTorch's memory refused a request; `None` if none did.
     free_beyond_limit: Option<u64>,
 }
 
@@ -106,8 +106,8 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
-            // If the device had enough free memory, a limit refused the request. Then only the bytes that the allocator
-            // held count as available.
+            // If the device had enough free memory, a limit on PyTorch's memory refused the request. Then only the
+            // bytes that the allocator held count as available.
             Action::Oom if event.address >= most_taken(event.size) => {
                 available = available.max(Some(now));
                 free_beyond_limit = free_beyond_limit.max(Some(event.address));

@@ -99,7 +99,7 @@ impl<'a> Pickle<'a> {
         Self { file, bytes, lists, root, left: Cell::new(values) }
     }
 
-    /// Counts the items of a list or dict that is about to be followed.
+    /// Counts the items of a list or dict that is about to be followed (read item by item).
     ///
     /// # Errors
     /// More items are followed than the pickle has, because lists or dicts are shared. No snapshot shares them.

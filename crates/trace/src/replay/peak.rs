@@ -42,7 +42,7 @@ impl Peak {
         *self = Self { busy_ns, reserved, look_from, fullest: self.fullest, ..Self::default() };
     }
 
-    /// Measures before a free, if a measurement is due.
+    /// Measures the memory's use before a free, if a measurement is due.
     #[inline]
     pub(super) fn before_free(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) {
         if busy_ns != self.busy_ns || event >= self.look_from {
@@ -80,7 +80,8 @@ impl Peak {
     fn look(&mut self, allocator: &Allocator, event: usize) {
         let start = Instant::now();
         let memory = allocator.reports().fragmentation();
-        // If memory was given back in the meantime, the peak is over, and an earlier measurement is closer to the peak.
+        // If memory was given back since the most was held, the peak is over, and an earlier measurement is closer to
+        // it.
         if memory.reserved >= self.reserved || self.found.is_none() {
             let ranges: u64 = memory.pools.iter().map(|pool| pool.ranges).sum();
             self.not_before = event + ranges as usize;

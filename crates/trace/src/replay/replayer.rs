@@ -34,7 +34,7 @@ pub struct Replayer<'t> {
     /// Whether the simulated clock matters. The clock matters if frees complete later than they are requested, if
     /// several streams run behind the CPU, or if the driver's pool reuses memory that the GPU has passed.
     clocked: bool,
-    /// The stream that holds back each block whose free has not completed.
+    /// The stream that keeps in use each freed block whose free has not completed in the trace.
     holding: BTreeMap<u32, (StreamId, Held)>,
     holding_streams: HoldingStreams,
 }

@@ -11,7 +11,7 @@ pub struct Spilled {
     pub peak: u64,
     /// The bytes that were moved, in both directions.
     pub moved_bytes: u64,
-    /// The number of pieces that were spilled.
+    /// The number of chunks that were spilled.
     pub pieces: u64,
     /// The driver time of all moves, in nanoseconds.
     pub total_ns: u64,

@@ -1,6 +1,6 @@
 //! The streams of a replay on a simulated device.
 //!
-//! Owns: the handles that stand for the trace's streams, and the handles of streams that hold freed blocks back. The
+//! Owns: the handles that stand for the trace's streams, and the handles of streams that keep freed blocks in use. The
 //! allocator's tables of handles are fast for a driver's handles, but a file could choose handles that make them slow.
 //! So the streams of a trace with many streams get handles of the replay's own.
 
@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 const MOST_NAMED: usize = 256;
 /// The first handle for the streams of a trace with more than [`MOST_NAMED`] streams.
 const NUMBERED: u64 = 1 << 61;
-/// The first handle of streams whose work holds a freed block back. Handles of the trace's streams are skipped.
+/// The first handle of streams whose work keeps a freed block in use until its free completes in the trace. Handles of
+/// the trace's streams are skipped.
 const HOLDING: u64 = 1 << 62;
 
 /// Returns the device's streams for the streams that a trace lists, in the same order.
@@ -26,7 +27,7 @@ pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     listed.iter().zip(0..).map(&mut number).collect()
 }
 
-/// Streams outside of the trace, which hold freed blocks back.
+/// Streams outside of the trace, which keep freed blocks in use until their frees complete in the trace.
 pub(super) struct HoldingStreams {
     /// Handles of the trace's streams that are equal to [`HOLDING`] or larger.
     taken: BTreeSet<StreamId>,

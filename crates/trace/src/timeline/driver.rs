@@ -1,7 +1,7 @@
 //! A simulated GPU whose calls take their time on the clock of a timeline.
 //!
-//! Owns: the list of calls that depend on streams and events. The simulated GPU has memory, costs and refusals; its own
-//! clock and streams are not used.
+//! Owns: which calls depend on streams and events, and go to that clock. Memory, costs and refusals are those of the
+//! simulated GPU; its own clock and streams are not used.
 
 use std::sync::Arc;
 

@@ -76,7 +76,7 @@ pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timel
 #[derive(Clone, Copy)]
 struct Live {
     block: u32,
-    /// The last line that named the block, after the thread of this line; `None` for a block that is live at the
+    /// The thread and the number of the last line that named the block; `None` for a block that is live at the
     /// beginning.
     last: Option<(u32, u32)>,
 }

@@ -39,7 +39,7 @@ pub struct Figures {
     pub expandable: Need,
     /// The need of seamalloc's `stitch`.
     pub stitch: Need,
-    /// The figures of a search, if none of the three allocators runs the job.
+    /// The figures of the search for a way to run the job, if none of the three allocators runs the job.
     pub shortage: Option<Shortage>,
     /// The memory that PyTorch could have when a request was refused while the job was recorded. If a limit refused the
     /// request, the value is the memory that PyTorch held.
@@ -63,8 +63,8 @@ pub struct Options {
     pub seamalloc: String,
 }
 
-/// The figures of a search that is made if neither PyTorch's allocators nor `stitch` run the job with the memory that
-/// it has.
+/// The figures of the search for more memory, other options or a smaller batch. The search is made if neither PyTorch's
+/// allocators nor `stitch` run the job with the memory that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
@@ -139,30 +139,32 @@ impl Choice {
 /// The verdict on a job: the first of the five questions of `docs/why.md` whose answer is yes. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Question 1: live memory exceeds the device's memory, or is so close to it that no allocator runs the job.
+    /// Question 1 of `docs/why.md`: live memory exceeds the device's memory, or is so close to it that no allocator
+    /// runs the job.
     TooMuchLive {
         /// The bytes by which live memory exceeds the device; 0 if it only comes close to the device's memory.
         by: u64,
     },
-    /// Question 2: other processes or libraries hold the missing memory.
+    /// Question 2 of `docs/why.md`: other processes or libraries hold the missing memory.
     Others {
         /// The bytes that must become free.
         missing: u64,
     },
-    /// Question 2: a limit keeps the missing memory from PyTorch, although the device has it.
+    /// Question 2 of `docs/why.md`: a limit keeps the missing memory from PyTorch, although the device has it.
     Limit {
         /// The least limit under which the job runs.
         to: u64,
     },
-    /// Question 3: one of PyTorch's allocators serves the job, and leaves room or is beaten by no other allocator.
+    /// Question 3 of `docs/why.md`: one of PyTorch's allocators serves the job, and leaves room or is beaten by no
+    /// other allocator.
     PyTorchIsEnough {
         /// The allocator, which is native or expandable segments.
         allocator: Choice,
         /// Whether the device is known, and `allocator` leaves room on it.
         has_room: bool,
     },
-    /// Question 4: at least half of the memory that PyTorch's allocator holds too much is memory that streams keep from
-    /// one another.
+    /// Question 4 of `docs/why.md`: at least half of the memory that PyTorch's allocator holds too much is memory that
+    /// streams keep from one another.
     Streams {
         /// The bytes that are kept apart.
         apart: u64,
@@ -170,8 +172,8 @@ pub enum Verdict {
         /// under any allocator.
         is_saved: bool,
     },
-    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less memory, or does not
-    /// wait for memory.
+    /// Question 5 of `docs/why.md`: seamalloc runs the job where PyTorch's allocators do not, holds notably less
+    /// memory, or does not wait for memory.
     SeamallocHelps {
         /// The bytes that seamalloc holds less than the better one of PyTorch's allocators; `None` if neither of them
         /// runs the job.

@@ -16,7 +16,7 @@ pub const FEW_PERCENT: u64 = 3;
 /// The difference in bytes below which no action is advised. A CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
 /// Streams are the reason if they keep from one another at least this part (1/n) of the bytes that PyTorch's allocator
-/// holds beyond the need.
+/// holds beyond seamalloc's need or beyond live memory.
 pub const APART_PART: u64 = 2;
 /// seamalloc's waits are few if another allocator waits at least this many times as often.
 pub const FEWER_PART: u64 = 10;
@@ -110,8 +110,8 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 }
 
 impl Figures {
-    /// Returns the three allocators by effort. The allocator with which the job was recorded takes the least effort and
-    /// comes first.
+    /// Returns the three allocators by the effort of a change to them. The allocator with which the job was recorded
+    /// takes the least effort and comes first.
     pub(super) fn by_effort(&self) -> [Choice; 3] {
         match self.is_expandable_set {
             true => [Choice::Expandable, Choice::Native, Choice::Seamalloc],
@@ -128,9 +128,9 @@ impl Figures {
         }
     }
 
-    /// Returns the recommended allocator: the first one by effort that runs the job, and that leaves room on the device
-    /// or is beaten by none of more effort. On a smaller device the recommended allocator never takes less effort.
-    /// `None` if none of the three runs the job.
+    /// Returns the recommended allocator: the first one, by the effort of a change to it, that runs the job, and that
+    /// leaves room on the device or is beaten by none of more effort. On a smaller device the recommended allocator
+    /// never takes less effort. `None` if none of the three runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();

@@ -45,7 +45,7 @@ fn found() -> Shortage {
     }
 }
 
-/// Returns a job whose PyTorch could have 10,000 MiB of a device with 40,000.
+/// Returns a job for which PyTorch could have 10,000 MiB of a device with `device` MiB.
 fn kept(from: DeviceFrom, device: u64) -> Figures {
     let shortage = Shortage { runs_on_device: true, ..found() };
     let device = Some(device * MIB);
@@ -104,7 +104,7 @@ fn a_smaller_device_never_takes_less_effort() {
         for expandable in sizes {
             for stitch in sizes {
                 let held = [native, expandable, stitch];
-                // An allocator that holds more than the device does not run.
+                // An allocator that needs more memory than the device has does not run the job.
                 let on = |capacity: u64| job(capacity, held.map(|held| Some(held).filter(|held| *held <= capacity)));
                 let recommended = (10_000..20_000).rev().step_by(37).map_while(|capacity| on(capacity).recommended());
                 let efforts: Vec<_> = recommended.map(|choice| choice as u8).collect();

@@ -282,7 +282,8 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// Returns the words for the memory that PyTorch's allocators leave free on the device, if this memory is too little.
+/// Returns the words for the memory that PyTorch's allocators leave free on the device, and for how much would be
+/// enough.
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;

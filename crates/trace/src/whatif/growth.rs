@@ -30,7 +30,7 @@ pub(crate) struct Growth {
 }
 
 impl Default for Growth {
-    /// Returns the result without a search, which takes one replay of the recorded job.
+    /// Returns the result if no search is made: the recorded job is replayed once.
     fn default() -> Self {
         Self { largest_step: None, tries: 1 }
     }

@@ -67,7 +67,7 @@ pub struct WhatIf {
     pub native: Baseline,
     /// The figures of PyTorch's expandable segments on the same device.
     pub expandable: Baseline,
-    /// The number of replays in the search.
+    /// The number of replays in the search for the largest step.
     pub tries: u32,
     /// The verdict on the job, which is the same for each strategy; `None` if none was requested.
     pub verdict: Option<Judgement>,

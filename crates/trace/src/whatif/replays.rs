@@ -45,7 +45,7 @@ impl<'t> Replays<'t> {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
         // A CUDA context and libraries never give their memory back, so only the rest of the device counts. If others
-        // hold more, these may be other processes, which may end.
+        // hold more than a context and libraries do, these may be other processes, which may end.
         let stays = others.filter(|others| *others < near(device.capacity));
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
         let name = device.to_string();

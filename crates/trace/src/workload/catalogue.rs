@@ -44,7 +44,7 @@ pub fn find(name: &str) -> Result<&'static Workload, UnknownWorkload> {
     })
 }
 
-/// The techniques by which a training job saves memory, with the letters of GMLake's evaluation.
+/// The techniques by which a training job saves memory, named by the letters of GMLake's evaluation.
 #[derive(Clone, Copy)]
 struct Strategy {
     recompute: bool,

@@ -43,7 +43,7 @@ impl RowCounts {
 /// The place of the tensors that autograd keeps from one run of a block.
 #[derive(Debug)]
 pub(super) enum Saved {
-    /// On the device, with a place for each operation.
+    /// On the device, with an entry for each operation.
     Device(Vec<Option<Block>>),
     /// On the host. Each tensor is copied back just before its operation's backward.
     Host,

@@ -127,7 +127,7 @@ impl Runtime<'_> {
         index
     }
 
-    /// Makes the tensor resident, after its parents, and pins it.
+    /// Makes the tensor resident, after its parents, and protects it from eviction.
     fn read(&mut self, index: usize) {
         self.clock += 1;
         if self.tensors[index].block.is_none() {
@@ -147,13 +147,15 @@ impl Runtime<'_> {
         tensor.pins += 1;
     }
 
-    /// Allocates after evicting as the budget requires. If all tensors are pinned, the budget is exceeded.
+    /// Allocates after evicting as the budget requires. If operations read all tensors at present, the budget is
+    /// exceeded.
     fn alloc(&mut self, size: u64) -> Block {
         while self.tape.live() + size > self.ceiling && self.evict() {}
         self.tape.alloc(size)
     }
 
-    /// Frees the tensor with the least cost for its size and staleness. Returns `false` if all tensors are pinned.
+    /// Frees the tensor with the least cost for its size and staleness. Returns `false` if operations read all tensors
+    /// at present.
     fn evict(&mut self) -> bool {
         let mut best: Option<(usize, u128, u128)> = None;
         for (place, index) in self.resident.iter().enumerate() {

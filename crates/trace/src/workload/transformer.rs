@@ -159,7 +159,7 @@ impl<'a> Job<'a> {
         saved
     }
 
-    /// Reduces the gradients from index `made` on over the ranks. With offload, sends them to the host.
+    /// Reduces over the ranks the gradients from index `made` on. With offload, sends them to the host.
     fn reduce(&mut self, gradients: &mut Vec<Block>, made: usize) {
         if self.adding {
             let added = gradients.split_off(made.min(gradients.len()));

@@ -41,7 +41,7 @@ pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolInd
     add_chunks(context, ChunkPlace { memory, chunk: CHUNK, mapped: true, slab: false }, &mut Vec::new())
 }
 
-/// Returns the lowest place with `space` bytes, and the address one chunk after its start.
+/// Returns the lowest unmapped block with `space` bytes of addresses, and the address one chunk after its start.
 fn place(heap: &Heap, space: u64) -> Option<(BlockId, u64)> {
     let fits = |(_, id): &&(u64, BlockId)| heap.block(*id).size >= space;
     heap.pool(heap.idle()).unmapped.iter().find(fits).map(|(address, id)| (*id, address + CHUNK))

@@ -60,7 +60,7 @@ impl MallocLike for SmallBlocks {
 }
 
 impl Strategy for GmLake {
-    /// The rules accept exact matches only. A block that is larger by a chunk or more is left to the five states.
+    /// The rules accept exact matches only. A block that is larger by a chunk or more is left to GMLake's five states.
     fn rules(&self, _config: &Config) -> Rules {
         Rules::streams_apart(FIT, FreeUsedBy::Epoch)
     }
@@ -142,7 +142,7 @@ impl GmLake {
 
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     context.wait_for_all()?;
-    // Whole segments hold small blocks only, since addresses without memory lie beside every pBlock.
+    // Only small blocks lie in segments that are released whole: beside every pBlock lie addresses without memory.
     release_whole_segments(context)?;
     finish_drops(context)?;
     let whole = pblock::releasable(context.heap())?;

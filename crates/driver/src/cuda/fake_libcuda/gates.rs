@@ -1,7 +1,7 @@
 //! Tests of gates for streams: which kernels are launched, in which order, and the state of a gate that cannot be
 //! closed.
 //!
-//! The fake runs each kernel at its launch, up to the write of the kernel's mark.
+//! The fake runs each kernel at its launch, up to the write by which the kernel reports that it holds its stream.
 
 use super::*;
 use crate::prelude::*;
@@ -31,7 +31,7 @@ struct Gates {
     /// The number of the launch that fails, and the number of the launch that takes too long.
     fails_at: Option<usize>,
     sleeps_at: Option<usize>,
-    /// Whether the mark after the copies is never written, as if the copies never ended.
+    /// Whether the kernel behind the copies never reports, as if the copies never ended.
     stuck: bool,
     no_module: bool,
 }
@@ -117,7 +117,8 @@ unsafe extern "C" fn launch_kernel(
                 .host
                 .iter()
                 .find(|bytes| bytes.as_ptr_range().contains(&ptr::with_exposed_provenance(mark as usize)));
-            // The mark of the copies has no words to wait for, and comes after all other marks.
+            // The kernel behind the copies waits for no word (`count` is 0). In a test with `stuck` this kernel never
+            // writes.
             if of_host.is_some() && !(count == 0 && gates(|gates| gates.stuck)) {
                 // SAFETY: the word lies in memory of `mem_host_alloc`.
                 unsafe { AtomicU32::from_ptr(ptr::with_exposed_provenance_mut(mark as usize)) }
@@ -171,7 +172,7 @@ fn the_relay_comes_first_then_every_stream_and_then_the_copies() {
         Launch::Hold(0xa, 1),
         Launch::Hold(0xc, 1),
         Launch::Hold(0, 1),
-        // The copies wait for the marks of three streams.
+        // The copies wait until three streams have reported that they are held.
         Launch::Hold(copies, 3),
         Launch::Copy(copies, 0x200, 0x100, 4),
         Launch::Copy(copies, 0x400, 0x300, 2),

@@ -15,7 +15,7 @@ use crate::{Call, HostBuffer};
 
 const MIB: usize = 1 << 20;
 
-/// The calls that a thread has made to its system, and which of them fail.
+/// The system calls for memory that a thread has made, and which of them fail.
 #[derive(Default)]
 struct Asked {
     /// The address ranges that were taken, and the bytes of all ranges that were not given back.
@@ -338,8 +338,8 @@ fn addresses_that_cannot_be_given_back_keep_no_memory() {
     unsafe { munmap(at, 4 * MIB).unwrap() };
 }
 
-/// A buffer's name is removed before its addresses are unmapped, since another thread may get the addresses right
-/// after.
+/// The driver forgets a buffer before it unmaps the buffer's addresses, since another thread may get the addresses
+/// right after.
 #[test]
 fn threads_take_and_give_back_at_once() {
     let driver = open_here();
@@ -350,7 +350,7 @@ fn threads_take_and_give_back_at_once() {
             driver.host_bytes(buffer, 0, 4096, &mut |bytes| assert!(bytes.iter().all(|byte| *byte == number))).unwrap();
             driver.host_free(buffer).unwrap();
         }
-        // Each thread has its own fake and its own system.
+        // Each thread has its own fake of libcuda and its own record of system calls.
         assert_eq!((registered(), of_libcuda(), left()), (vec![], (0, 0), 0));
     };
     thread::scope(|scope| {

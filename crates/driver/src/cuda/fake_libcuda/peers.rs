@@ -1,4 +1,5 @@
-//! Tests of other devices' access to memory: all mapped memory has one access list, whenever a peer was added.
+//! Tests of other devices' access to memory: all mapped memory has one access list, whether a peer was added before or
+//! after the mapping.
 
 use super::*;
 use crate::Call;

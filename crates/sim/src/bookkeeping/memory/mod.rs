@@ -49,7 +49,7 @@ struct Physical<P> {
     foreign: bool,
     /// Whether the memory is host memory that the device uses.
     on_host: bool,
-    /// The machine's side of the memory, which is dropped with the last handle and mapping.
+    /// The device's own value for the memory (`P` of [`Memory`]), which is dropped with the last handle and mapping.
     backing: P,
 }
 
@@ -74,7 +74,7 @@ struct Malloc<P> {
     number: u64,
     /// The opening, if the memory belongs to another device, which counts its bytes.
     foreign: Option<Opening>,
-    /// The machine's side of the memory.
+    /// The device's own value for the memory (`P` of [`Memory`]).
     backing: P,
 }
 
@@ -95,7 +95,8 @@ struct Pooled {
     offset: u64,
 }
 
-/// The memory of a device. `P` is the machine's side of each piece of physical memory.
+/// The memory of a device. `P` is the value that a device keeps for each piece of physical memory: its bytes on the
+/// host device, nothing on the simulated GPU.
 #[derive(Debug)]
 pub(crate) struct Memory<P> {
     capacity: u64,
@@ -103,7 +104,7 @@ pub(crate) struct Memory<P> {
     /// The most bytes of host memory that may be created, and the bytes created so far.
     host_capacity: u64,
     host_held: u64,
-    /// The reservations, from start to size. The two maps below are keyed by the start too.
+    /// The reservations, from start to size. The three maps below are keyed by the start too.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc<P>>,
@@ -351,8 +352,8 @@ impl<P> Memory<P> {
         self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
     }
 
-    /// Returns the machine's side of the memory with this number, of a handle or of `malloc`. Also returns every
-    /// address at which the memory is mapped, with its access.
+    /// Returns the device's own value (`P`) for the memory with this number, which a handle or `malloc` holds. Also
+    /// returns every address at which the memory is mapped, with its access.
     pub(crate) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<Mapped>)> {
         if let Some(physical) = self.physical.get_mut(&number) {
             let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.physical == number);
@@ -363,8 +364,8 @@ impl<P> Memory<P> {
         Some((&mut malloc.backing, vec![(*address, malloc.physical, true)]))
     }
 
-    /// Returns the number of the memory, of a handle or of `malloc`, whose machine's side satisfies `is_it`; `None` if
-    /// no memory does.
+    /// Returns the number of the created or imported memory whose `P` (the device's own value) satisfies `is_it`;
+    /// `None` if there is none.
     pub(crate) fn find(&self, is_it: impl Fn(&P) -> bool) -> Option<u64> {
         let created = self.physical.iter().find(|(_, physical)| is_it(&physical.backing));
         created.map(|(number, _)| *number)

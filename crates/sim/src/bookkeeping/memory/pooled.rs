@@ -1,6 +1,6 @@
 //! Allocations of the driver's pools, and the bytes that the pools hold.
 //!
-//! Owns: the allocation that begins at an address, and the driver's rules about the allocation. The machine's side
+//! Owns: the allocation that begins at an address, and the driver's rules about the allocation. The device's `pool.rs`
 //! chooses the allocation's place in the pool.
 
 use super::{Memory, Piece, Pooled};
