@@ -29,7 +29,7 @@ pub unsafe extern "C" fn seam_create(
     allocator: *mut AllocatorId,
 ) -> Status {
     let create = || {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let device = unsafe { text(device, "device") }?;
         // SAFETY: as above.
         let options = if options.is_null() { "" } else { unsafe { text(options, "options") }? };
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn seam_read_options(
     capacity: usize,
     length: *mut usize,
 ) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     let read = || Ok(Config::parse(unsafe { text(options, "options") }?)?.to_string());
     // SAFETY: as above.
     unsafe { write_text(buffer, capacity, length, read) }
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn seam_malloc(
     stream: Stream,
     address: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", || allocate(&*borrow(allocator)?, size, stream)) }
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, a
         })?;
         instance.served_at(instance.allocator.allocate(size as u64, own))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }
 
@@ -187,7 +187,7 @@ pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().size_of(address.addr() as u64)? as usize);
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(size, 0, "size", look) }
 }
 
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_vo
 /// `given` gets the number of bytes given back; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, given, Allocator::empty_cache) }
 }
 
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u6
 /// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, given, |allocator| allocator.trim(bytes)) }
 }
 
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
 /// programs need memory. With `headroom:0B`, and during a stream capture, the call does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.lending().enforce_headroom()?)) }
 }
 
@@ -237,7 +237,7 @@ pub extern "C" fn seam_set_memory_fraction(allocator: AllocatorId, fraction: f64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(fraction, 0.0, "fraction", look) }
 }
 
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
         };
         Ok(borrow(allocator)?.allocator.limits().on_pressure(callback).number())
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { optional_out(id, 0, add) }
 }
 

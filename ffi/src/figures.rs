@@ -209,7 +209,7 @@ impl From<FigureByPool> for StatByPool {
 /// Fills in the statistics of an allocator: its operations so far, and the memory that it holds now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { fill(stats, || Ok((&borrow(allocator)?.allocator.stats()).into())) }
 }
 
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn seam_stats_json(
     capacity: usize,
     length: *mut usize,
 ) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, || Ok(stats_json(allocator)?.to_string())) }
 }
 
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn seam_stats_json(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().fragmentation().largest_reachable());
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
 
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mut u64) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.reports().largest_request()?);
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
 
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn seam_memory_info(allocator: AllocatorId, free: *mut u64
         info = borrow(allocator)?.allocator.driver().memory_info().map_err(seamalloc::Error::from)?;
         Ok(info.total)
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     let status = unsafe { optional_out(total, 0, ask) };
     // SAFETY: as above.
     if let Some(free) = unsafe { free.as_mut() } {
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     length: *mut usize,
 ) -> Status {
     let look = || Ok(fragmentation_json(&borrow(allocator)?.allocator.reports().fragmentation()).to_string());
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, look) }
 }
 

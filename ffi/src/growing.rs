@@ -25,7 +25,7 @@ pub unsafe extern "C" fn seam_reserve(
         let stream = boundary::stream(stream)?;
         instance.served_at(instance.allocator.growing().reserve(capacity as u64, stream))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn seam_pool_reserve(
         let stream = boundary::stream(stream)?;
         instance.served_at(instance.allocator.growing().reserve_in(pool.id(), capacity as u64, stream))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn seam_extent(
     call(|| {
         let extent = borrow(allocator)?.allocator.growing().extent(address.addr() as u64)?;
         for (place, bytes) in [(len, extent.len), (mapped, extent.mapped), (capacity, extent.capacity)] {
-            // SAFETY: as for every function (see the header).
+            // SAFETY: as for every function (see the top of `seamalloc.h`).
             if let Some(place) = unsafe { place.as_mut() } {
                 *place = bytes as usize;
             }

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn seam_explain(
         let found = borrow(allocator)?.allocator.guard().explain(address.addr() as u64);
         Ok(found.map_or_else(String::new, |found| found.to_string()))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn seam_findings_json(
         let found: Vec<Value> = borrow(allocator)?.allocator.guard().findings().iter().map(finding).collect();
         Ok(Value::from(found).to_string())
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
@@ -64,7 +64,7 @@ fn finding(finding: &Finding) -> Value {
 /// `findings` gets the number of mistakes found so far; it may be NULL. Without guard mode the function does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_check_guards(allocator: AllocatorId, findings: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { optional_out(findings, 0, || Ok(borrow(allocator)?.allocator.guard().check()?)) }
 }
 
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn seam_note_uses(
         if addresses.is_null() {
             return Err(Failure::argument("addresses is NULL"));
         }
-        // SAFETY: as for every function (see the header): as many addresses lie there.
+        // SAFETY: as for every function (see the top of `seamalloc.h`): as many addresses lie there.
         let addresses = unsafe { slice::from_raw_parts(addresses, count) };
         let addresses: Vec<u64> = addresses.iter().map(|address| address.addr() as u64).collect();
         Ok(borrow(allocator)?.allocator.guard().record_access(&addresses, boundary::stream(stream)?)?)

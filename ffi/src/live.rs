@@ -36,7 +36,7 @@ impl Source for Handles {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let path = if path.is_null() { None } else { Some(unsafe { file(path) }?) };
         serve(path)
     })
@@ -56,7 +56,7 @@ pub extern "C" fn seam_serve_stop() -> Status {
 /// function works without `seam_serve`. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_metrics(buffer: *mut c_char, capacity: usize, length: *mut usize) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, || Ok(prometheus(&[samples_of(&Handles)]))) }
 }
 
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn seam_metrics(buffer: *mut c_char, capacity: usize, leng
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_flight_write(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let path = unsafe { file(path) }?;
         let instance = registry::borrow(allocator)?;
         Ok(instance.dump.write(&instance.allocator, path)?)

@@ -98,7 +98,7 @@ pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_in
 /// limits, pools. This allocator cannot be destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let options = unsafe { text(options, "options") }?;
         Config::parse(options)?;
         // The devices' locks are taken before the lock of the defaults, as in `open_first`.
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut
     let address = address.addr() as u64;
     let owns = |slot: &Device| slot.opened.get().is_some_and(|plugged| plugged.1.allocator.reports().owns(address));
     let find = || Ok(DEVICES.iter().position(owns).and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1));
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(device, -1, "device", find) }
 }
 
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Status {
     let read = || Ok(Config::parse(&options()?)?.memory_fraction.unwrap_or(1.0));
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(fraction, 0.0, "fraction", read) }
 }
 
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Sta
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
     let found = || Ok(opened().fold(0, |bits, instance| bits | 1 << (instance.ordinal & 63)));
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(devices, 0, "devices", found) }
 }
 

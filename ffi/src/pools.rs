@@ -27,7 +27,7 @@ pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Poo
         seamalloc::PoolId::NONE => Err(seamalloc::Error::HostMemory.into()),
         pool => Ok(pool.into()),
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
 
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn seam_pool_malloc(
         let instance = borrow(allocator)?;
         instance.served_at(instance.allocator.pools().allocate(pool.id(), size as u64, stream))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn seam_pool_begin_streams(
         if streams.is_null() && count > 0 {
             return Err(Failure::argument("streams is NULL"));
         }
-        // SAFETY: as for every function (see the header): as many handles lie there.
+        // SAFETY: as for every function (see the top of `seamalloc.h`): as many handles lie there.
         let handles = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(streams, count) } };
         let streams = handles.iter().map(|handle| stream(*handle)).collect::<Outcome<Vec<_>>>()?;
         begin(allocator, pool, Route::when(move |stream| streams.contains(&stream)), flags)
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn seam_pool_blocks(
 ) -> Status {
     call(|| {
         let live = borrow(allocator)?.allocator.pools().blocks(pool.id())?;
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         if let Some(count) = unsafe { count.as_mut() } {
             *count = live.len();
         }
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn seam_pool_restore(
         if blocks.is_null() && count > 0 {
             return Err(Failure::argument("blocks is NULL"));
         }
-        // SAFETY: as for every function (see the header): as many blocks lie there.
+        // SAFETY: as for every function (see the top of `seamalloc.h`): as many blocks lie there.
         let blocks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(blocks, count) } };
         let live = |block: &PoolBlock| Live { address: block.address, size: block.size, requested: block.requested };
         let blocks: Vec<_> = blocks.iter().map(live).collect();
@@ -257,6 +257,6 @@ pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool,
             asleep_bytes,
         })
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { fill(stats, look) }
 }

@@ -20,7 +20,7 @@ use std::ffi::c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let path = unsafe { file(path) }?;
         let instance = borrow(allocator)?;
         let recorder = instance.recorder.lock().clone();
@@ -73,7 +73,7 @@ pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let path = unsafe { file(path) }?;
         let instance = borrow(allocator)?;
         let recorder = instance.recorder.lock().clone();
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn seam_whatif_json(
     length: *mut usize,
 ) -> Status {
     let look = || {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let (path, device, options) = unsafe { (file(path)?, text(device, "device")?, text(options, "options")?) };
         let (config, kinds) = (Config::parse(options)?, strategies(options)?);
         let asked = (!device.is_empty()).then(|| SimConfig::parse(device).map_err(OpenError::from)).transpose()?;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn seam_whatif_json(
         }
         Ok(Value::Array(found.iter().map(WhatIf::to_json).collect()).to_string())
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { write_text(buffer, capacity, length, look) }
 }
 

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn seam_share(
     offset: *mut u64,
 ) -> Status {
     call(|| {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let (Some(length), Some(offset)) = (unsafe { length.as_mut() }, unsafe { offset.as_mut() }) else {
             return Err(Failure::argument("length or offset is NULL"));
         };
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn seam_open_shared(
         if handle.is_null() {
             return Err(Failure::argument("handle is NULL"));
         }
-        // SAFETY: as for every function (see the header): as many bytes lie there.
+        // SAFETY: as for every function (see the top of `seamalloc.h`): as many bytes lie there.
         let handle = unsafe { std::slice::from_raw_parts(handle.cast::<u8>(), length) };
         Ok(pointer(borrow(allocator)?.allocator.sharing().open(handle)?))
     };

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn seam_on_sleep(
         };
         Ok(borrow(allocator)?.allocator.tags().on_change(callback)?.number())
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { optional_out(id, 0, add) }
 }
 
@@ -89,7 +89,7 @@ pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) ->
 /// gets the number of bytes; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, released, |allocator| allocator.tags().release_backups()) }
 }
 
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut Pool) -> Status {
     let create = || Ok(borrow(allocator)?.allocator.tags().create()?.into());
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
 
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn seam_pool_sleep(
     given: *mut u64,
 ) -> Status {
     let sleep = || {
-        // SAFETY: as for every function (see the header).
+        // SAFETY: as for every function (see the top of `seamalloc.h`).
         let backup = unsafe { backup_of(backup, path) }?;
         Ok(borrow(allocator)?.allocator.tags().sleep(pool.id(), &backup)?)
     };
@@ -153,6 +153,6 @@ unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
 /// backup, so the call can be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_wake(allocator: AllocatorId, pool: Pool, taken: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, taken, |allocator| allocator.tags().wake(pool.id())) }
 }

@@ -127,7 +127,7 @@ pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> S
 /// being captured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, given, |allocator| allocator.pools().empty(pool.id())) }
 }
 
@@ -146,6 +146,6 @@ pub unsafe extern "C" fn seam_pool_malloc_held(
         let held = borrow(allocator)?.allocator.pools().allocate_held(pool.id(), size as u64, stream)?;
         Ok(held.map_or(ptr::null_mut(), pointer))
     };
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }

@@ -36,6 +36,6 @@ pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advi
 /// no thread may give the device work that uses memory of the allocator. During a stream capture no memory comes back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_unspill(allocator: AllocatorId, returned: *mut u64) -> Status {
-    // SAFETY: as for every function (see the header).
+    // SAFETY: as for every function (see the top of `seamalloc.h`).
     unsafe { bytes_of(allocator, returned, |allocator| allocator.spill().restore()) }
 }
