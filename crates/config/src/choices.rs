@@ -14,7 +14,7 @@ pub enum StreamSharing {
     /// When the GPU has completed the work before the free.
     Completed,
     /// Immediately. On the GPU, the other stream first waits for the free and for the streams that `record_stream`
-    /// named. Programs run far ahead of the GPU, so `completed` would gain nothing.
+    /// named. Programs run far ahead of the GPU, so `completed` gains little.
     #[default]
     Wait,
 }
@@ -60,8 +60,8 @@ pub enum Split {
     /// gates.
     #[default]
     LastResort,
-    /// Before a request is refused, behind a gate if one can be closed, and otherwise without a gate: the program
-    /// promises that no other thread launches work that uses memory of the allocator until the allocation returns.
+    /// Before a request is refused, behind a gate if one can be closed, otherwise without: the program promises that
+    /// until the allocation returns no other thread launches work that uses memory of the allocator.
     Ungated,
 }
 

@@ -48,21 +48,22 @@ kinds! {
     CLASSIC[4] {
         /// A list of free blocks for each size, cut from large buffers and never merged.
         Exact = "exact",
-        /// The buddy system: powers of two, halved and merged.
+        /// The buddy system: blocks of powers of two, halved and merged.
         Buddy = "buddy",
-        /// Slabs of equal objects over pages of 2 MiB.
+        /// Slabs of pages of 2 MiB, each for objects of one size.
         Slab = "slab",
         /// TinyTorch's allocator: the core of PyTorch's, without its options.
         Tiny = "tiny",
     }
     /// The allocators of Paddle.
     PADDLE[4] {
-        /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, cut from their ends.
+        /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests; a later request gets the
+        /// end of a free block.
         PaddleAutoGrowth = "paddle-auto-growth",
-        /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
+        /// Paddle's `naive_best_fit` (`BuddyAllocator`, yet no buddy system): nearly the whole device as one chunk.
         PaddleNaiveBestFit = "paddle-naive-best-fit",
-        /// Paddle's `thread_local`: `naive_best_fit` for each thread. An `Allocator` has one for each stream; a
-        /// `Facade` of `seamalloc-layers` has one for each thread.
+        /// Paddle's `thread_local`: a `naive_best_fit` allocator for each thread. An `Allocator` has one for each
+        /// stream; a `Facade` of `seamalloc-layers` has one for each thread.
         PaddleThreadLocal = "paddle-thread-local",
         /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): an address range grows at its
         /// end, and free memory is moved together before a request is refused.

@@ -22,9 +22,9 @@ options! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Config at whole, const DEFAULT "The defaults." {
         @section "Which allocator", "";
-        /// The strategy, which decides what happens on a miss. `expandable_segments:True` is the same as
-        /// [`StrategyKind::Expandable`]. The strategies other than `stitch`, `caching` and `expandable` are only in
-        /// builds with the feature `baselines`: the command, and those for C and Python.
+        /// The strategy: how a request that no free block fits gets memory. `expandable_segments:True` is the same as
+        /// [`StrategyKind::Expandable`]. All but `stitch`, `caching` and `expandable` need the feature `baselines`,
+        /// which the command, C and Python have.
         strategy: StrategyKind = StrategyKind::Stitch;
         "strategy": StrategyName, set set_strategy,
             given |config| config.insists_on_strategy() && config.strategy != StrategyKind::Expandable,
@@ -56,8 +56,8 @@ options! {
             typed "MiB, even, above 10", default "20", example "64",
             when "rarely: fewer and larger `cudaMalloc`s. With `gmlake` and `stitch` only where plain segments are taken";
         /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
-        /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split
-        /// regardless of this option.
+        /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split all
+        /// the same.
         max_split_size: Option<u64> = None;
         "max_split_size_mb": Optional(Mib), only &[Caching, Expandable],
             valid |size, config| size.map_or(Ok(()), |size| at_least_a_segment(size, config)),
@@ -77,9 +77,9 @@ options! {
             valid |divisions, _| holds(Divisions::wrong(divisions).is_none(), Divisions::EXPECTED),
             typed "a power of two or 0, or `[256:1,512:2,>:4]` by MiB", default "0", example "4",
             when "sizes differ a little from step to step, and the strategy does not stitch";
-        /// While more than this part (0 to 1) of the memory limit is held, unused segments older than the average are
-        /// given back before a new segment is taken. 0: never. The option has no effect unless
-        /// [`Config::memory_fraction`] is below 1, as in PyTorch.
+        /// While more than this part of the memory limit is held, unused segments older than the average are given back
+        /// before a new one is taken. 0 (in text `None`): never. Without effect unless [`Config::memory_fraction`] is
+        /// below 1, as in PyTorch.
         garbage_collection_threshold: f64 = 0.0;
         "garbage_collection_threshold": Threshold, only &[Caching], beside "per_process_memory_fraction:0.9",
             given |config| config.garbage_collection_threshold > 0.0,
@@ -94,45 +94,43 @@ options! {
             valid |part, _| holds(part.is_none_or(|part| (0.0..=1.0).contains(&part)), Fraction::EXPECTED),
             typed "0 to 1", default "None", example "0.5",
             when "as `memory_limit`, where the sizes of GPUs differ";
-        /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken
-        /// from the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit
-        /// counts.
+        /// The most physical memory, in bytes, that the allocator may hold: all that it has taken from the driver and
+        /// not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
         memory_limit: Option<u64> = None;
         "memory_limit": Optional(Bytes("80GiB")),
             typed "a size with a unit, `80GiB`", default "None", example "200MiB",
             when "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator";
-        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into
-        /// the headroom: a request takes free memory first, then free memory is given back to make room, and then the
-        /// request is refused. If others take memory of the headroom, free memory goes back at a miss
-        /// (`DeviceLending::enforce_headroom`). With `soft=` no request is refused: while less is free on the device,
-        /// memory that no request needed for ten seconds goes back at a miss, unless the strategy makes the CPU wait to
-        /// release memory. 0: none.
+        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Before memory would grow
+        /// into them, free memory is given back; if that is not enough, the request is refused. If others take these
+        /// bytes, free memory goes back at a miss, or by `DeviceLending::enforce_headroom`. With `soft=` no request is
+        /// refused: while the device has fewer bytes free, a miss gives back memory that no request needed for ten
+        /// seconds, with `stitch` only. 0: none.
         headroom: Headroom = Headroom::soft(1 << 30);
         "headroom": HeadroomSize,
             typed "a size with a unit, `4GiB`, or `soft=` before it", default "soft=1GiB", example "350MiB",
             when "NCCL, cuBLAS or another process must find memory on the GPU whatever the rest is used for";
 
         @section "Stitching and streams", "Of the default strategy. Most programs need none of them.";
-        /// The most views there may be, with the strategy `stitch`. Each view is a reservation of the driver's, and a
-        /// search for the view unused longest looks at all of them.
+        /// The most views (addresses of stitched chunks) there may be, with `stitch`. Each is a reservation of
+        /// addresses, and a search for the view unused longest looks at all of them.
         // The number is a quarter of `max_view_mappings`, so that views reach this bound before that of mappings only
         // if they have fewer than four chunks on average. Recorded jobs have some hundred views.
         max_views: usize = 16 << 10;
         "max_views": Whole("views"), only &[Stitch],
             typed "a number", default "16384", example "0",
             when "an out-of-memory report says to; 0 to see what a job is without stitching";
-        /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home, the
-        /// permanent addresses of the chunks, takes up to twice the device's memory in addition. All devices of a
-        /// process share one address space.
+        /// The most bytes of address space that all views together may take, with `stitch`. Home, the permanent
+        /// addresses of the chunks, takes up to twice the device's memory in addition. All devices of a process share
+        /// one address space.
         // The driver was seen to reserve 64 TiB and no more. The views of eight devices take at most half of this
         // address space.
         max_view_address_space: u64 = 4 << 40;
         "max_view_address_space": Bytes("4TiB"), only &[Stitch],
             typed "a size with a unit", default "4TiB", example "64MiB",
             when "an out-of-memory report says to, or a process has more than eight devices (less)";
-        /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
-        /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20
-        /// MiB, and more if a request would need over 130 such chunks.
+        /// The most bytes of a chunk of physical memory, with `stitch`: a multiple of 2 MiB, up to 1 GiB. Smaller
+        /// chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB, and
+        /// more if a request would need over 130 chunks.
         chunk_size: Option<u64> = None;
         "chunk_size_mb": Optional(Mib), only &[Stitch],
             valid |size, _| holds(
@@ -141,73 +139,70 @@ options! {
             ),
             typed "MiB, even, 2 to 1024", default "None", example "2",
             when "growing takes the driver too long (more), or the last percent of memory matters (2)";
-        /// The most chunks that all views together may map, with the strategy `stitch`. Each mapped chunk costs the
-        /// host about 4.3 KB in the driver. At this bound, and at `max_views` and `max_view_address_space`, views
-        /// unused longest are dropped. If all views are in use, memory grows by one contiguous piece, which needs no
-        /// view.
+        /// The most chunks that all views together may map, with `stitch`. Each costs the host about 4.3 KB in the
+        /// driver. At this bound, and at `max_views` and `max_view_address_space`, views unused longest are dropped. If
+        /// all views are in use, memory grows in one piece, which needs no view.
         // This many mappings take 0.28 GB of host memory.
         max_view_mappings: usize = 64 << 10;
         "max_view_mappings": Whole("mappings"), only &[Stitch],
             typed "a number", default "65536", example "3",
             when "an out-of-memory report says to; less where the host has little memory";
-        /// When memory freed on one stream may serve requests of another stream, with the strategy `stitch`.
+        /// When memory freed on one stream may serve requests of another stream, with `stitch`.
         sharing: StreamSharing = StreamSharing::Wait;
         "sharing": Sharing, only &[Stitch],
             typed "a name", default "wait", example "never",
             when "ranks communicate in different orders, or streams are to be compared with PyTorch's own: `never`";
-        /// Whether chunks that are partly in use are split before a request is refused.
+        /// Whether chunks that are partly in use are split before a request is refused, so that their free parts serve
+        /// it.
         split: Split = Split::LastResort;
         "split": Choice(&Split::ALL, Split::name, "`off`, `last_resort` or `ungated`"), only &[Stitch],
             typed "a name", default "last_resort", example "off",
             when "threads use memory on streams that the allocator does not know, or a network card or disk reaches it: `off`";
-        /// How many bytes of host memory may be taken, with the strategy `stitch`, so that live memory which does not
-        /// fit the device lies there. Before a request is refused, chunks that were not used for long are then backed
-        /// by host memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
+        /// The most bytes of host memory for live memory that does not fit the device, with `stitch`. Before a request
+        /// is refused, chunks that were not used for long are moved to host memory. Their addresses and contents stay;
+        /// kernels that use them take longer. `None`: none.
         ///
         /// While the program allocates, no other thread may launch work that uses memory of the allocator.
         spill: Option<u64> = None;
         "spill": OrOff(HostSize), only &[Stitch],
             typed "`host=` and a size, or `off`", default "off", example "host=64GiB",
             when "what is live does not fit, a slower job is better than none, and no thread launches work while another allocates";
-        /// The most bytes of unused page-locked host memory that are kept, with the strategy `stitch`: memory that held
-        /// backups of tags (`Backup`), for the next tag that sleeps, and memory that held spilled chunks, for the next
-        /// spill. To page-lock a GiB takes the machine a third of a second for spilling, and about half of that for
-        /// backups. Memory in use does not count. 0: none is kept. `None`: all memory of backups is kept until
-        /// `Tags::release_backups`; memory of spilling, up to the most that was spilled at once, until
-        /// `Allocator::empty_cache`.
+        /// The most bytes of page-locked host memory that are kept while unused, with `stitch`: from backups of tags
+        /// (`Backup`) for the next tag that sleeps, and from spilled chunks for the next spill. Page-locking a GiB
+        /// takes a third of a second for spilled chunks, and about half of that for backups. 0: none is kept. `None`:
+        /// memory of backups is all kept until `Tags::release_backups`; memory of spilled chunks, up to the most that
+        /// was spilled at once, until `Allocator::empty_cache`.
         backup_cache: Option<u64> = None;
         "backup_cache": Optional(Bytes("32GiB")), only &[Stitch],
             typed "a size", default "None", example "0B",
             when "the host needs the memory for other things: `0B` keeps none; then each sleep and each spill page-locks it anew";
         /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still
-        /// uses, before it is refused, with the strategy `stitch`. The request waits for the memory that was freed
-        /// first, until the request can be served and an eighth of this memory is free. `None`: the request waits as
-        /// long as that takes, and in the end for the whole device. With a number, 0 included, the CPU does not wait
-        /// for the device: no chunk is split, and ended private pools keep their memory until `Allocator::empty_cache`
-        /// or `Allocator::trim`.
+        /// uses, before it is refused, with `stitch`. The request waits for the memory freed first, until it can be
+        /// served and an eighth of all such memory is free. `None`: as long as that takes, and in the end for the whole
+        /// device. With a number, 0 included, the CPU does not wait for the device: no chunk is split, and ended
+        /// private pools keep their memory until `Allocator::empty_cache` or `Allocator::trim`.
         wait_ms: Option<u64> = None;
         "wait_ms": Optional(Whole("milliseconds, or None")), only &[Stitch],
             typed "ms", default "None", example "0",
             when "a request must be refused in time rather than served late, as in serving";
         /// The longest time, in milliseconds, that a request which would be refused waits for memory that others give
-        /// back: other threads, other processes on the GPU, and the program's callbacks. 0: the request is refused
-        /// without waiting. Paddle's `FLAGS_gpu_allocator_retry_time`.
+        /// back: other threads, other processes on the GPU, and the program's callbacks. 0: no wait. Paddle's
+        /// `FLAGS_gpu_allocator_retry_time`.
         retry_ms: u64 = 0;
         "retry_ms": Whole("milliseconds"),
             typed "ms", default "0", example "1000",
             when "others give memory back a moment later: processes that take turns on a GPU, threads of a server";
         /// The number of seconds without an allocation or a free after which the program's free memory goes back to the
-        /// driver, with the strategy `stitch`, in the C library and under PyTorch; in Rust `IdleRelease` does it. The
-        /// time is at least a thousand times as long as the driver would take to give the memory again: 10 s for each
-        /// GiB. `None`: never.
+        /// driver, with `stitch`, in C and PyTorch; in Rust by `IdleRelease`. At least 10 s for each GiB, a thousand
+        /// times what the driver takes to give it again. `None`: never.
         idle_release_s: Option<u64> = None;
         "idle_release_s": Optional(AtLeastOne("seconds of at least 1, or None")), only &[Stitch],
             typed "s, at least 1", default "None", example "1",
             when "a server idles, and other processes could use its memory meanwhile";
 
         @section "The last operations", "What is written for a look at a refusal ([live.md](live.md)).";
-        /// The size of the flight recorder (`Reports::flight`): the number of last operations that the allocator keeps,
-        /// at 16 bytes of host memory each. 0: none, although the recorder takes 4 KiB. At most 2^26.
+        /// How many of the last operations the flight recorder (`Reports::flight`) keeps, at 16 bytes of host memory
+        /// each. At most 2^26. 0: none; the recorder then takes 4 KiB.
         // The recorder takes 256 KiB, an eighth or a quarter of a core's L2 cache, so that it drives little other data
         // out of the cache.
         flight_recorder: usize = 16 << 10;
@@ -216,9 +211,9 @@ options! {
             valid |operations, _| holds(*operations <= 1 << 26, "a whole number of operations up to 67108864, or 0"),
             typed "operations", default "16384", example "100",
             when "a longer history is wanted (more), or the host has little memory (0: none)";
-        /// The file to which the flight recorder is written when a request is refused, in the C library and under
-        /// PyTorch; in Rust `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the
-        /// process and of the device. `None`: no file is written.
+        /// The file to which the flight recorder is written when a request is refused, in C and PyTorch; in Rust by
+        /// `seamalloc_trace::flight`. `{pid}` and `{device}` stand for the numbers of the process and of the device.
+        /// `None`: no file.
         flight_dump: Option<String> = None;
         "flight_dump": Optional(FileName), valid |path, _| is_file_name(path),
             typed "a file's name, with `{pid}` and `{device}`", default "None", example "oom.pickle",
@@ -226,26 +221,25 @@ options! {
 
         @section "Lending between processes",
             "Free memory for other processes on the device, and theirs for this one ([broker.md](broker.md)).";
-        /// The broker through which processes of one user lend each other free memory of a device: the socket of the
-        /// broker (`seamalloc broker`), or `auto` for `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or
-        /// `/tmp/seamalloc-UID`. For a request that the device refuses, the other processes that opted in are asked to
-        /// give free memory back, and this process is asked in turn. For the C library and PyTorch; in Rust
-        /// `seamalloc_broker::Membership` does it. While no broker listens, everything is as with `off` (`None`); a
-        /// broker that starts later is found within a second.
+        /// The broker by which processes of one user lend each other a device's free memory: its socket (`seamalloc
+        /// broker`), or `auto` for `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or `/tmp/seamalloc-UID`. When the
+        /// device refuses a request, other processes that have opted in are asked to give free memory back, and this
+        /// process likewise when they need some. For C and PyTorch; in Rust use `seamalloc_broker::Membership`. While
+        /// no broker listens, everything is as with `off` (`None`); one that starts later is found within a second.
         broker: Option<String> = None;
         "broker": OrOff(FileName), valid |path, _| is_file_name(path),
             typed "a file's name, `auto` or `off`", default "off", example "auto",
             when "several processes of one user share a GPU, and their phases take turns";
-        /// The bytes that this process keeps, with the option `broker`: other processes may ask only for memory that it
-        /// holds beyond them. Memory goes back in whole pieces, so the process may keep less, by less than one piece
-        /// (with `stitch` a chunk). Memory that this process does not hold yet is not reserved for it.
+        /// The bytes that this process keeps, with the option `broker`: others may ask only for memory that it holds
+        /// beyond them. Memory goes back in whole pieces, so the process may keep less, by less than one piece (with
+        /// `stitch` a chunk). Memory that it does not hold yet is not reserved for it.
         broker_guarantee: u64 = 0;
         "broker_guarantee": Bytes("8GiB"), beside "broker:auto",
             typed "a size with a unit", default "0B", example "1GiB",
             when "a process must not take time to get back what it needs all the time";
         /// The longest time, in milliseconds, that one request may wait for memory of other processes before it is
-        /// refused, with the option `broker`. If no other process has opted in, requests do not wait. 0: other
-        /// processes are asked once.
+        /// refused, with the option `broker`. If no other process has opted in, requests do not wait. 0: the others are
+        /// asked once.
         // Longer than a phase: training and generation that take turns on a GPU have phases of seconds.
         broker_wait_ms: u64 = 10_000;
         "broker_wait_ms": Whole("milliseconds"), beside "broker:auto",
@@ -253,8 +247,8 @@ options! {
             when "phases of others last longer (more); a request must be refused in time (less)";
 
         @section "GMLake's", "Of the strategy `gmlake`, under the names of its release.";
-        /// `fragLimit`: requests of fewer bytes are not stitched, with the strategy `gmlake`. A lower limit saves
-        /// memory but costs driver calls.
+        /// `fragLimit`: requests of fewer bytes are not stitched, with `gmlake`. A lower limit saves memory but costs
+        /// driver calls.
         // With 2 MiB, every large request may be stitched. The default of GMLake's release is 512 MiB
         // (CUDACachingAllocator.cpp:2715); its tutorial says to lower the limit if too much memory stays fragmented,
         // and to raise it if stitching does not end. With 2 MiB, stitching ends on every recorded job, and two of the
@@ -264,23 +258,22 @@ options! {
             typed "bytes", default "2097152", example "67108864",
             when "to run it as released: 536870912";
         /// `reuseLimit`: an inactive stitched block may be up to this many times as large as the request that it
-        /// serves, with the strategy `gmlake`. At least 1, which allows no larger block.
+        /// serves, with `gmlake`. 1, the least, allows no larger block.
         // The default of GMLake's release, and the value in all of its examples.
         reuse_limit: f64 = 10.0;
         "reuseLimit": Number("a number of at least 1"), only &[Gmlake],
             valid |limit, _| holds(*limit >= 1.0 && limit.is_finite(), "a number of at least 1"),
             typed "at least 1", default "10", example "1",
             when "stitched blocks are much larger than the requests that they serve (less)";
-        /// `defragLevel`: with the strategy `gmlake`, 0 stitches if no single block is large enough; 1 only if memory
-        /// cannot grow either; 2 only if it still cannot after all cached memory was given back; 3 and more never.
+        /// `defragLevel`: when the strategy `gmlake` stitches. 0: if no free block is large enough; 1: only if memory
+        /// cannot grow either; 2: only after all cached memory was given back too; 3 and more: never.
         defrag_level: u32 = 0;
         "defragLevel": Whole("attempts to skip"), only &[Gmlake],
             typed "0 to 3", default "0", example "3",
-            when "stitching costs too much: later";
-        /// `autoGC`: the address space of all stitched blocks, in GiB, above which the blocks unused longest are
-        /// dropped after a stitch, with the strategy `gmlake`. No stitch is refused: blocks that are in use, or that
-        /// the GPU may still use, can exceed the limit. Each GiB costs the host 2.2 MB in the driver (512 mappings of
-        /// 4.3 KB).
+            when "stitching costs too much (more: later)";
+        /// `autoGC`: the address space of all stitched blocks, in GiB, above which those unused longest are dropped
+        /// after a stitch, with `gmlake`. Blocks in use, or that the GPU may still use, stay even beyond it. Each GiB
+        /// costs the host 2.2 MB in the driver (512 mappings of 4.3 KB).
         // The default of GMLake's release (CUDACachingAllocator.cpp:2729): 512,000 mappings, which cost the host 2.2
         // GB. The README of the release sets 80, which holds the same memory with slightly more driver calls.
         auto_gc: u64 = 1000;
@@ -320,7 +313,7 @@ options! {
         /// `graphs`: allocations of a stream capture are guarded too, and stay mapped until their private pool ends.
         /// Their memory serves no second allocation, so a graph takes much more memory. Needs `page`.
         graphs: bool = false;
-        /// `guard_sample`: of this many allocations one is guarded, at random. 1: every allocation.
+        /// `guard_sample`: of this many allocations one is guarded, at random. 1: each.
         sample: u64 = 1;
         "guard_sample": Whole("allocations"), beside "guard:page",
             valid |sample, _| holds(*sample > 0, "a whole number from 1"),
@@ -332,7 +325,7 @@ options! {
             typed "a size with a unit", default "0B", example "1MiB",
             when "guard mode takes too much memory: each guarded allocation takes 2 MiB at least";
         /// `guard_quarantine_mb`, in bytes: the most address space of freed allocations that is kept from reuse. Beyond
-        /// this limit the oldest allocations go first.
+        /// it the oldest is given back first.
         // Each allocation takes at least 6 MiB of addresses, so up to 43,690 freed allocations are kept. Each of them
         // costs the driver a reservation, and the host some 200 bytes.
         quarantine: u64 = 256 << 30;
@@ -345,13 +338,13 @@ options! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClassicOptions at classic, pub const DEFAULT "The sizes of the tutorial that the strategies follow." {
         @section "Classic strategies", "";
-        /// `exact_buffer_mb`, in bytes: the size of the buffers from which the strategy `exact` cuts its blocks. If the
-        /// driver has less memory, a buffer is smaller; for a larger request, it is larger.
+        /// `exact_buffer_mb`, in bytes: the size of the buffers from which the strategy `exact` cuts its blocks.
+        /// Smaller if the driver has less memory, larger for a larger request.
         exact_buffer: u64 = 5 << 30;
         "exact_buffer_mb": Mib, only &[Exact], valid |size, _| holds(*size >= 2 * MIB, "at least 2"),
             typed "MiB, at least 2", default "5120", example "64", when "the device is small";
-        /// `buddy_capacity_mb`, in bytes: the size of the trees of the strategy `buddy`, a power of two. If the driver
-        /// has less memory, a tree is smaller; for a larger request, it is larger.
+        /// `buddy_capacity_mb`, in bytes: the size of the trees of the strategy `buddy`, a power of two. Smaller if the
+        /// driver has less memory, larger for a larger request.
         buddy_capacity: u64 = 4 << 30;
         "buddy_capacity_mb": Mib, only &[Buddy],
             valid |size, _| holds(size.is_power_of_two() && *size >= 2 * MIB, "a power of two, at least 2"),
@@ -394,21 +387,20 @@ options! {
         large_pool_auto_growth_chunk_size: u64 = 0;
         "FLAGS_large_pool_auto_growth_chunk_size_in_mb": Mib, only &[PaddleAutoGrowth], beside "FLAGS_small_pool_size_in_mb:1",
             typed "MiB; 0: as large as the request", default "0", example "64", when "";
-        /// `FLAGS_initial_gpu_memory_in_mb`, in bytes: the size of a pool's first chunk. 0: by
-        /// `FLAGS_fraction_of_gpu_memory_to_use`.
+        /// `FLAGS_initial_gpu_memory_in_mb`, in bytes: the size of a pool's first chunk. 0:
+        /// `FLAGS_fraction_of_gpu_memory_to_use` of the free memory.
         initial_gpu_memory: u64 = 0;
         "FLAGS_initial_gpu_memory_in_mb": Mib, only &[PaddleNaiveBestFit, PaddleThreadLocal],
             typed "MiB; 0: by the fraction", default "0", example "64", when "";
-        /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: the size of all later chunks. 0: by
-        /// `FLAGS_fraction_of_gpu_memory_to_use`.
+        /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: the size of a pool's later chunks. 0:
+        /// `FLAGS_fraction_of_gpu_memory_to_use` of the free memory.
         reallocate_gpu_memory: u64 = 0;
         "FLAGS_reallocate_gpu_memory_in_mb": Mib, only &[PaddleNaiveBestFit, PaddleThreadLocal],
             typed "MiB; 0: by the fraction", default "0", example "64", when "";
         /// `FLAGS_use_stream_safe_cuda_allocator`: frees follow the rule of Paddle's `StreamSafeCUDAAllocator` (all
-        /// strategies of Paddle's). An event is recorded when a stream is named, not at the free, so a program must
-        /// name a stream after it has given the stream the work. A request that finds too little memory does not wait
-        /// for events. Off by default, unlike in Paddle: then frees follow the rule of all strategies, which waits for
-        /// at least as much work.
+        /// `paddle-…`). An event is recorded when a stream is named, not at the free, so a program must give a stream
+        /// its work before it names it. A request that finds too little memory does not wait for events. Off by
+        /// default, unlike in Paddle: seamalloc's own rule waits for at least as much.
         use_stream_safe_cuda_allocator: bool = false;
         "FLAGS_use_stream_safe_cuda_allocator": Switch, only &StrategyKind::PADDLE,
             typed "`True` or `False`, 1 or 0", default "False", example "1", when "";
@@ -421,9 +413,9 @@ options! {
                 "an even number of MiB from 2 to 1048576",
             ),
             typed "MiB, even", default "20", example "2", when "";
-        /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: while more than this part (0 to 1) of the device's
-        /// memory is allocated or waits on the stream for frees, a request's stream waits for the stream for frees
-        /// (`malloc-async`).
+        /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: `malloc-async` has a stream for frees of memory that
+        /// several streams used. While allocated memory and the frees pending there exceed this part (0 to 1) of the
+        /// device's memory, a request's stream waits for that stream.
         cuda_malloc_async_pool_memory_throttle_ratio: f64 = 0.8;
         "FLAGS_cuda_malloc_async_pool_memory_throttle_ratio": Fraction, only &[MallocAsync],
             valid |ratio, _| holds((0.0..=1.0).contains(ratio), Fraction::EXPECTED),
