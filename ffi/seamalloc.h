@@ -297,20 +297,20 @@ typedef struct {
     uint64_t views_dropped;
     // How often one stream waited, on the GPU, for another stream's work on freed memory.
     uint64_t stream_waits;
-    // Bytes of free memory that one stream got from another after such waits.
+    // Bytes of free memory that one stream got from another after the waits in `stream_waits`.
     uint64_t stream_wait_bytes;
-    // Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after
-    // such waits.
+    // Bytes of freed memory that streams named by `seam_record_stream` still used, and that requests got after the
+    // waits in `stream_waits`.
     uint64_t recorded_wait_bytes;
     // Bytes by which memory grew because a stream would otherwise have waited for recent work of another stream.
     uint64_t overlap_growth_bytes;
     // Bytes of host memory that the allocator's tables take, approximately.
     uint64_t host_bytes;
-    // Operations that made a driver call.
+    // Operations that made a driver call (stalls).
     uint64_t stalls;
-    // The total time of these operations in the driver.
+    // The total time of the stalls in the driver.
     uint64_t stall_total_ns;
-    // The longest time of one such operation in the driver, since `seam_reset_peak_stats`.
+    // The longest time of one stall in the driver, since `seam_reset_peak_stats`.
     uint64_t stall_worst_ns;
     // Chunks that were split (option `split:last_resort`).
     uint64_t splits;
@@ -321,20 +321,20 @@ typedef struct {
     // Requests for which the CPU waited until work on the GPU was done with freed memory (see the option
     // `wait_ms`).
     uint64_t pending_waits;
-    // The events for which these requests waited.
+    // The events for which the requests in `pending_waits` waited.
     uint64_t pending_wait_events;
-    // How often these requests waited, in the end, for all work of the device.
+    // How often the requests in `pending_waits` waited, in the end, for all work of the device.
     uint64_t pending_wait_device;
-    // How many of these waits ended at the bound `wait_ms`.
+    // How many of the waits in `pending_waits` ended at the bound `wait_ms`.
     uint64_t pending_wait_expired;
-    // The total time of these waits.
+    // The total time of the waits in `pending_waits`.
     uint64_t pending_wait_total_ns;
-    // The longest of these waits, since `seam_reset_peak_stats`.
+    // The longest of the waits in `pending_waits`, since `seam_reset_peak_stats`.
     uint64_t pending_wait_worst_ns;
     // How often the allocator asked the device how much memory is free, to give memory back if that is too little
     // (option `headroom`).
     uint64_t headroom_looks;
-    // How often the device had too little free memory then.
+    // How often the allocator found too little free memory when it asked (`headroom_looks`).
     uint64_t headroom_short;
     // How often memory was given back for the headroom.
     uint64_t headroom_yields;
@@ -353,11 +353,11 @@ typedef struct {
     seam_stat spilled_bytes;
     // Requests that were served only because memory was spilled for them.
     uint64_t spill_requests;
-    // Pieces of memory that were spilled.
+    // Chunks that were spilled.
     uint64_t spills;
-    // Pieces that came back to the device.
+    // Spilled chunks that came back to the device.
     uint64_t spill_returns;
-    // Bytes of the pieces that came back.
+    // Bytes of the spilled chunks that came back.
     uint64_t spill_returned_bytes;
     // The total time of spills and returns in the driver, a part of `stall_total_ns`.
     uint64_t spill_total_ns;
@@ -760,7 +760,7 @@ void seamalloc_set_memory_fraction(double fraction, int device);
 // and then a `std::function`, which is ignored.
 void seamalloc_begin_pool(int device, uint64_t first, uint64_t second, const void *filter);
 
-// For `set_end_allocate_to_pool_fn`: ends the route that `seamalloc_begin_pool` began.
+// For `set_end_allocate_to_pool_fn`: requests no longer go to the private pool of `seamalloc_begin_pool`.
 void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
 
 // For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
@@ -855,7 +855,8 @@ seam_status seam_pool_retain(seam_allocator allocator, seam_pool pool);
 // valid. No graph that was captured with the pool may be launched afterwards.
 seam_status seam_pool_release(seam_allocator allocator, seam_pool pool);
 
-// Allocates as `seam_malloc` does, from a private pool, whatever routes exist. `seam_free` frees the memory.
+// Allocates as `seam_malloc` does, from a private pool, even while requests are routed to another pool. `seam_free`
+// frees the memory.
 seam_status seam_pool_malloc(seam_allocator allocator, seam_pool pool, size_t size, seam_stream stream, void **address);
 
 // Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover
@@ -882,8 +883,9 @@ seam_status seam_pool_begin_filter(seam_allocator allocator,
                                    void *user,
                                    uint32_t flags);
 
-// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last
-// one of `seam_pool_begin_other_threads`, or else the pool's only route.
+// Ends one route to a private pool (a call of `seam_pool_begin_*`): the newest one of `seam_pool_begin_thread` in the
+// calling thread, or else the newest one of `seam_pool_begin_other_threads`. If there is neither, ends the pool's only
+// route, and fails if the pool has several.
 seam_status seam_pool_end(seam_allocator allocator, seam_pool pool);
 
 // Writes the live blocks of a private pool, in the order of addresses: a checkpoint of the pool. At most `capacity`

@@ -132,8 +132,9 @@ fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcom
     Ok(borrow(allocator)?.allocator.pools().begin(pool.id(), route)?)
 }
 
-/// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last
-/// one of `seam_pool_begin_other_threads`, or else the pool's only route.
+/// Ends one route to a private pool (a call of `seam_pool_begin_*`): the newest one of `seam_pool_begin_thread` in the
+/// calling thread, or else the newest one of `seam_pool_begin_other_threads`. If there is neither, ends the pool's only
+/// route, and fails if the pool has several.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().end(pool.id())?))

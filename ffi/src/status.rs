@@ -256,7 +256,7 @@ impl From<ReplayError> for Failure {
 }
 
 thread_local! {
-    /// The last error, and its driver status. The cells have no destructor, so that they exist to the end of the
+    /// The last error, and its driver status. This cell has no destructor, so it can be used to the very end of the
     /// thread.
     static LAST: Cell<(Status, u32)> = const { Cell::new((Status::Ok, 0)) };
     /// The text of the last error, with a NUL at its end.

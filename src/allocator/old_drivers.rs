@@ -43,7 +43,8 @@ fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
         allocator.free(address).unwrap();
         assert_eq!(allocator.empty_cache(), Ok(2 << 20));
     }
-    // Page-wise guard mode needs virtual memory, and is asked for by name.
+    // Page-wise guard mode needs virtual memory. The options name it, so it is refused, not replaced like the default
+    // strategy.
     let error = Allocator::new(Arc::new(open()), Config::parse("guard:page").unwrap()).err().unwrap();
     assert!(matches!(error, Error::NoVirtualMemory { strategy: "guard:page", .. }), "{error}");
     assert_eq!(misplaced_calls(), 0);

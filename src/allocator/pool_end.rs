@@ -47,8 +47,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the memory of released pools public, except of pools whose memory a graph or an unnamed stream may use,
-    /// and of pools with segments of their own.
+    /// Makes the memory of released pools public, except of pools whose memory a graph, or a stream not named by
+    /// `record_stream`, may use, and of pools with segments of their own.
     pub(super) fn merge_released_pools(&mut self) {
         if let Err(error) = self.try_merge_released_pools() {
             tracing::warn!(%error, "memory of a released private pool stays apart until it is reclaimed");

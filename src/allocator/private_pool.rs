@@ -111,7 +111,8 @@ impl Pools<'_> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
         if route.is_capturing() {
-            // The capture lasts until the route ends, and no event can be queried during a capture.
+            // Events are queried before the route begins: the capture lasts until the route ends, and no event can be
+            // queried in it.
             core.poll()?;
             core.wait_for_pool(pool)?;
             core.gather_for_capture()?;
@@ -132,7 +133,7 @@ impl Pools<'_> {
         self.end_route(pool, None)
     }
 
-    /// Ends the route of this number, or for `None` as [`Self::end`] does.
+    /// Ends the route with this number; for `None`, the route that [`Self::end`] ends.
     pub(crate) fn end_route(self, pool: PoolId, number: Option<u64>) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().end(pool, number)?;

@@ -12,7 +12,7 @@ use crate::strategy::{AnyStrategy, Means, serve_own_segments};
 use parking_lot::MutexGuard;
 
 /// The answer of a strategy: a block; or, if there is too little memory, the usage that all views would have had
-/// together with a view that the bounds forbade (`None` if they forbade no view).
+/// together with a view that the bounds on views (such as `max_views`) forbade (`None` if they forbade none).
 pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 /// A request that no free block fits, and the results of its steps.
@@ -22,7 +22,8 @@ pub(super) struct Search<'a, 'guard> {
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
     pub(super) asked: &'a AllocRequest,
     pub(super) prepared: Prepared,
-    /// If the bounds forbade a view at the last try: the usage that all views would have had together with that view.
+    /// If the bounds on views forbade a view at the last try: the usage that all views would have had together with
+    /// that view.
     pub(super) refused: Option<ViewUsage>,
     /// Bytes by which memory can grow, if the request should wait for pending memory.
     pub(super) room: Option<u64>,

@@ -35,8 +35,8 @@ pub(crate) struct StrategyContext<'a> {
     /// Whether a split needed a gate or host memory that could not be had. If so, no chunk is split for this request
     /// any more.
     pub(super) no_splits: bool,
-    /// The nanoseconds that the last gate of this step took to close, capped at the longest time of a try. Shorter
-    /// tries are then left out.
+    /// The nanoseconds that the last gate of this step took to close, capped at the longest time of a try. The next
+    /// gate leaves out the tries that wait for a shorter time.
     pub(super) gate_took_ns: u64,
 }
 
@@ -143,8 +143,8 @@ pub(crate) struct Spill<'a> {
 pub(crate) enum Miss {
     /// Too little memory was found by the means that were allowed.
     OutOfMemory {
-        /// If the bounds on views refused a view: the usage that all views would have had with that view, if every view
-        /// that can be dropped were dropped.
+        /// If the bounds on views (`max_views` and others) refused a view: the usage that all views would have had with
+        /// that view, if every view that can be dropped were dropped.
         refused: Option<ViewUsage>,
     },
     /// Another error occurred.
@@ -177,7 +177,7 @@ impl<T> InTurn<T> for MissResult<T> {
 }
 
 impl Miss {
-    /// The miss of a request for which there is too little memory and no view was refused.
+    /// The miss of a request that found too little memory, although no limit refused it a view.
     pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct DriverPool {
 }
 
 impl DriverPool {
-    /// Allocates a segment of one block for a pool of the heap. The block is in no index.
+    /// Allocates a segment of one block for a pool of the heap. The block is not in the index of free blocks.
     ///
     /// A stream that is being captured gets memory that no graph owns: the memory is allocated on the stream that joins
     /// frees, and the CPU waits for that stream.
@@ -211,8 +211,8 @@ impl DriverPool {
         Ok(trimmed?)
     }
 
-    /// Destroys the pool and the stream that joins frees when the allocator ends. Live allocations of the pool stay
-    /// valid.
+    /// At the end of the allocator, destroys the pool, and the stream on which frees are joined. Live allocations of
+    /// the pool stay valid.
     ///
     /// # Errors
     /// The driver refused to destroy the pool or the stream. A later call tries again.

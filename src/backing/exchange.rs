@@ -49,7 +49,7 @@ impl Fate {
     }
 }
 
-/// A part of a chunk. The exchange makes a chunk of the part.
+/// A part of a chunk. The exchange turns each part into a chunk of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// The bytes of the part, a multiple of the granule.
@@ -89,12 +89,12 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Returns the total bytes of the pieces from the host stock.
+    /// Returns the total bytes of the pieces from the host stock (host memory kept from earlier spills).
     fn kept_bytes(&self) -> u64 {
         self.copied.pieces.iter().zip(&self.kept).filter(|(_, kept)| **kept).map(|(piece, _)| piece.size).sum()
     }
 
-    /// Puts the pieces from the host stock back into the stock.
+    /// Puts the pieces that came from the host stock (host memory kept from earlier spills) back into it.
     fn put_back(&mut self, heap: &mut Heap) {
         for (piece, _) in self.copied.pieces.iter_mut().zip(&self.kept).filter(|(_, kept)| **kept) {
             if let Some(handle) = piece.handle.take() {
@@ -163,14 +163,14 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut of a chunk that stays one part.
+    /// Returns a chunk as a cut with a single part.
     pub(super) fn whole(id: ChunkId, size: u64, fate: Fate) -> Grown<Self> {
         let mut parts = with_room(1)?;
         parts.push(Part { size, fate });
         Ok(Self { id, parts })
     }
 
-    /// Returns the bytes of new memory that the cut needs on the device.
+    /// Returns the bytes of new memory on the device that cutting the chunk into parts needs.
     fn copied(&self) -> u64 {
         self.parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum()
     }
@@ -206,9 +206,9 @@ impl Exchange<'_> {
 }
 
 /// Exchanges the memory of chunks for new memory in parts, all behind one gate. The CPU has waited for the device.
-/// Before the exchange, lost parts become idle memory, and views without users over a chunk with lost parts are
-/// dropped. Returns how many chunks were exchanged, counted from the first. The remaining chunks may lack memory for
-/// the exchange.
+/// Before the exchange, lost parts (free parts that lose their memory) become idle memory, and views without users over
+/// a chunk with lost parts are dropped. Returns how many chunks were exchanged, counted from the first. The remaining
+/// chunks may lack memory for the exchange.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if there is too little memory for the new parts of the first chunk beside the old ones, too
@@ -384,7 +384,7 @@ fn make_room_in_views(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissRe
     }
 }
 
-/// Returns the places of a chunk. Each place has room for `count` parts.
+/// Returns the places at which a chunk is mapped. Each place has room for `count` parts.
 fn places_of(context: &StrategyContext<'_>, id: ChunkId, chunk: &Chunk, count: usize) -> Result<Vec<Place>> {
     let addresses = context.heap.places_of(id)?;
     let mut places = with_room(addresses.len())?;

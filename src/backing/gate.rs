@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 ///
 /// A kernel on each stream makes the gate. If another thread launches work between two of these kernels, the gate may
 /// never close, so the first tries are short. A program whose threads run ahead has given its streams work for many
-/// milliseconds, so the later tries are long. During a long try such threads come to wait for held streams. A try
-/// without a pause in between then launches its kernels before these threads launch more work. No try is longer,
+/// milliseconds, so the later tries are long. During a long try such threads come to wait for held streams. The next
+/// try, without a pause in between, then launches its kernels before these threads launch more work. No try is longer,
 /// because work that takes longer may wait for other ranks, which may wait for a held stream.
 const TRIES: [(u64, bool); 7] = [
     (2_000_000, true),
@@ -30,7 +30,8 @@ const TRIES: [(u64, bool); 7] = [
     (LONGEST_NS, false),
 ];
 const LONGEST_NS: u64 = 200_000_000;
-/// The longest pause between two tries: so many times the patience of the last try, and at most so many nanoseconds.
+/// The longest pause between two tries to close the gate: so many times the last try's time limit, and at most so many
+/// nanoseconds.
 const PAUSES: u64 = 4;
 const PAUSE_NS: u64 = 20_000_000;
 
@@ -45,7 +46,7 @@ impl Drop for ClosedGate<'_> {
 
 /// Copies live contents behind a gate. Returns the closed gate, or `None` if there are no copies or the copies were
 /// made without a gate (`Exchanges::Ungated`). If no gate could be closed and exchanges need one, no more memory is
-/// exchanged in this step.
+/// exchanged for this request.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if exchanges need a gate and no gate could be closed in time, or the driver's error. Only the
@@ -81,7 +82,8 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     }
     let (streams, on) = context.on_streams();
     let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
-    // If an earlier gate of the request took longer, tries as short would only add to the time that streams stand still.
+    // Tries shorter than an earlier gate of the request took are left out: they would only add to the time that streams
+    // stand still.
     for (patience, pauses) in TRIES.into_iter().filter(|(patience, _)| *patience >= context.gate_took_ns) {
         let (begin, before) = (Instant::now(), driver.clock_ns());
         match driver.close_gate(&held, copies, patience) {

@@ -47,7 +47,7 @@ pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId)
     Ok(())
 }
 
-/// Drops views until `more` of each bounded quantity fits within the bounds.
+/// Drops views until `more` views, mappings and addresses fit within the bounds on views.
 fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<()> {
     let mut refused = make_room_for(context, more)?;
     if refused.is_some() {
@@ -58,9 +58,9 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<(
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns those chunks mapped after the parts of a view that can serve a request where they are mapped. If these
-/// chunks have too few bytes for the request, all later chunks are unmapped once the GPU has passed them. The CPU waits
-/// for the GPU if necessary.
+/// Returns the first chunks that are mapped after the parts of a view, as far as they can serve a request without being
+/// mapped again. If these chunks have too few bytes for the request, all later chunks are unmapped once the GPU has
+/// passed them. The CPU waits for the GPU if necessary.
 ///
 /// # Errors
 /// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory that is to be unmapped.
@@ -76,7 +76,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
     }
     let tail = context.heap.tail(view, request.size, request.pool)?;
     if tail.bytes >= request.size {
-        // The request needs no other mapping after these chunks, so the later chunks stay mapped for later requests.
+        // These chunks are enough for the request, so the chunks mapped after them stay mapped for later requests.
         return Ok(tail);
     }
     let runs = context.heap.mapped_behind(view, tail.before)?;
@@ -91,7 +91,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
             context.heap.cut_tail(view, chunks, run.start);
         }
     }
-    // The rest of the tail is not mapped any more.
+    // No chunk is mapped after the kept chunks any more.
     context.heap.cut_tail(view, tail.before, kept);
     Ok(tail)
 }
@@ -102,7 +102,8 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
         let view = context.heap.views().get(view);
         view.map_or((true, false), |view| (context.heap.has_passed(view), !view.pins.is_empty()))
     };
-    // Uses by private pools belong to no epoch, so for a pinned view passed epochs are not enough.
+    // Uses by private pools belong to no epoch, so passed epochs are not enough for a view that such pools use
+    // (pinned).
     let (passed, pinned) = state(context);
     if passed && !pinned {
         return Ok(());
@@ -148,10 +149,11 @@ fn address_of(context: &StrategyContext<'_>, view: ViewId) -> u64 {
 }
 
 /// Maps chunks after the chunks of the view that the request extends, and hands out the next part. All new chunks are
-/// free for the request. The part consists of the kept chunks of `tail` and the new chunks. Returns the part's block.
+/// free for the request. The part consists of the kept chunks of `tail`, which are mapped already, and the new chunks.
+/// Returns the part's block.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`] if the bounds or the device have no room for the mappings. Nothing has changed.
+/// [`Miss::OutOfMemory`] if the bounds on views, or the device, have no room for the mappings. Nothing has changed.
 pub(crate) fn map_part(
     context: &mut StrategyContext<'_>,
     request: &Request,

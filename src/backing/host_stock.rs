@@ -27,8 +27,8 @@ pub(super) fn give_all_back(context: &mut StrategyContext<'_>) -> bool {
     context.heap.host_stock().bytes() + context.heap.private().stock().cached() < before
 }
 
-/// Keeps host memory in which no chunk is spilled any more and which is mapped nowhere, if the bounds allow another
-/// piece. The stock has room for the piece (`HostStock::reserve`). Returns whether the memory is kept.
+/// Keeps host memory in which no chunk is spilled any more and which is mapped nowhere, if the bounds on kept memory
+/// allow another piece. The stock has room for the piece (`HostStock::reserve`). Returns whether the memory is kept.
 pub(super) fn keep(context: &mut StrategyContext<'_>, size: u64, handle: Handle) -> bool {
     let spilled = context.heap.spilled();
     let cached = context.heap.host_stock().bytes() + context.heap.private().stock().cached() + size;

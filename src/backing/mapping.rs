@@ -48,7 +48,7 @@ impl Mapping {
         Ok(Self { address: 0, pieces: with_room(count)?, mapped: 0, owned, reservation: Span::default() })
     }
 
-    /// Leaves the memory to another owner. From then on, only the mapping is undone.
+    /// Leaves the memory to another owner. From then on, [`Self::undo`] removes only the mapping.
     pub(crate) fn disown(&mut self) {
         self.owned = None;
     }

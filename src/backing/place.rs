@@ -48,7 +48,7 @@ impl Place {
     ) -> DriverResult<()> {
         driver.unmap(self.span.start, self.span.size)?;
         self.old = Old::Gone;
-        // The mapped parts since the last part without memory.
+        // The parts mapped after the last part without memory, as one span.
         let mut run = Span::new(self.span.start, 0);
         for (size, handle) in parts {
             match handle {

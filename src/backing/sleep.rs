@@ -29,7 +29,7 @@ use crate::limits::Increase;
 /// device has passed all work. Returns the bytes given back.
 ///
 /// # Errors
-/// After any error the pool has not changed, except for live memory that could not be mapped again at once. This
+/// After any error the pool has not changed, except for live memory that could not be mapped again immediately. This
 /// mapping is tried again before any other step (`PendingRollback`).
 pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
     context.retry_rollback()?;
@@ -123,7 +123,7 @@ fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     Ok(runs)
 }
 
-/// Creates the pool's new memory, and maps this memory at all places.
+/// Creates the pool's new memory, and maps this memory at all its addresses.
 fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, runs: &mut [Run]) -> Result<()> {
     for (_, chunk) in &sleeper.chunks {
         memory.create(context.driver, chunk.size, chunk.size)?;

@@ -14,7 +14,7 @@ use crate::span::Span;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// The most exchanges that the bounds or the driver may refuse in one call of [`spill`].
+/// The most exchanges that may be refused in one call of [`spill`], by the driver or by the bounds on views.
 const MAX_REFUSED: u32 = 16;
 
 /// The fineness with which the live shares of chunks are compared: in 64ths of a chunk. Of chunks with equal shares,
@@ -172,8 +172,9 @@ fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     Ok(parts)
 }
 
-/// Returns the coldest chunks whose spilling gives the device `bytes` bytes within the budget. If these do not suffice,
-/// returns the chunks with the smallest share of live bytes that do. Returns no chunk if neither order suffices.
+/// Returns the coldest chunks whose spilling gives the device `bytes` bytes within the budget of host memory. If these
+/// do not suffice, returns the chunks with the smallest share of live bytes that do. Returns no chunk if neither order
+/// suffices.
 fn choose(
     heap: &Heap,
     spill: &Spill<'_>,
@@ -201,7 +202,7 @@ fn choose(
     Ok(all)
 }
 
-/// Returns whether spilling these chunks in order gives the device `bytes` bytes within the budget.
+/// Returns whether spilling these chunks in order gives the device `bytes` bytes within the budget of host memory.
 fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
     let (mut gained, mut left) = (0, budget);
     all.iter().any(|of| {
@@ -210,7 +211,8 @@ fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
     })
 }
 
-/// Decides whether a chunk is spilled, given the bytes gained and the budget left so far, and updates both numbers.
+/// Decides whether a chunk is spilled, given the bytes gained and the host memory of the budget left so far, and
+/// updates both numbers.
 fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> bool {
     let takes = *gained < bytes && of.live <= *left;
     if takes {

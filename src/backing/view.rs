@@ -48,17 +48,17 @@ impl ViewPlan {
         self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Returns whether the view is within the bounds if there is no other view.
+    /// Returns whether the bounds on views (such as `max_views`) allow the view if there is no other view.
     pub(crate) fn fits_alone(&self, config: &Config) -> bool {
         self.fits_beside(ViewUsage::default(), config)
     }
 
-    /// Returns whether the view and all present views together are within the bounds.
+    /// Returns whether the bounds on views allow the view beside all present views.
     pub(crate) fn fits(&self, heap: &Heap, config: &Config) -> bool {
         self.fits_beside(heap.views().usage(), config)
     }
 
-    /// Returns whether the view is within the bounds beside other views with the usage `usage`.
+    /// Returns whether the bounds on views allow the view beside other views with the usage `usage`.
     pub(crate) fn fits_beside(&self, usage: ViewUsage, config: &Config) -> bool {
         self.usage_with(usage).is_within(config)
     }
@@ -86,14 +86,14 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
     Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
-/// Drops views until the new view is within the bounds. Only views that no stream can still use are dropped, and views
-/// unused longest come first. If the drop of all such views were not enough, drops none and returns the usage that the
-/// other views would have had together with the new view.
+/// Drops views until the bounds on views (such as `max_views`) allow the new view. Only views that no stream can still
+/// use are dropped, and views unused longest come first. If the drop of all such views were not enough, drops none and
+/// returns the usage that the other views would have had together with the new view.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
     make_room_for(context, plan.usage_with(ViewUsage::default()))
 }
 
-/// Drops views, as [`make_room`] does, until `more` of each bounded quantity fits within the bounds.
+/// Drops views, as [`make_room`] does, until the bounds on views allow `more` views, mappings and addresses.
 pub(super) fn make_room_for(context: &mut StrategyContext<'_>, more: ViewUsage) -> Result<Option<ViewUsage>, Error> {
     let views = context.heap.views();
     let mut left = views.usage();

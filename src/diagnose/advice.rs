@@ -19,7 +19,7 @@ const CHUNK_SIZES: [(u64, Option<u64>); 4] =
 pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<(Cause, Vec<Advice>)> {
     let cause = cause(input, figures);
     if input.heap.has_source(input.request.pool) {
-        // It is unknown what the source would answer under another option.
+        // It is unknown what the source of the pool's segments would answer under another option.
         return Ok((cause, Vec::new()));
     }
     let advice = [
@@ -57,8 +57,8 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // After the bounds have refused a view, all means are tried. These may move memory, so that no free ranges are
-        // left to join.
+        // After the bounds on views have refused a view, all means are tried. These may move memory, so that no free
+        // ranges are left to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },

@@ -163,7 +163,7 @@ impl<'a> Figures<'a> {
     }
 
     /// Returns the bytes of the request plus the bytes that must be left over if chunks are split for it: room for
-    /// copies, and the margin for memory that lies differently.
+    /// copies, and a margin because memory would lie at other places under another option.
     pub(super) fn with_copies(&self) -> u64 {
         let margin = self.margin.max(largest_chunk(self.input.heap).saturating_mul(2));
         self.input.request.size.saturating_add(margin)
@@ -200,7 +200,7 @@ impl<'a> Figures<'a> {
     pub(super) fn at_most(&self) -> u64 {
         let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);
-        // If the bounds leave no room for another view, only memory in one piece is certain to serve.
+        // If the bounds on views leave no room for another one, only memory in one piece is certain to serve.
         let (assumption, servable) = match self.has_room_for_views() {
             true => (Assumption::AsIs, self.servable),
             false => (Assumption::NoMoreViews, self.largest_free()),

@@ -26,7 +26,8 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) spill_policy: &'static str,
     /// The value of the option `split` under which chunks could be split, if no chunk can be split now.
     pub(crate) split: Option<Split>,
-    /// If the bounds forbade a view: the usage that all views would have had together with that view.
+    /// If the limits on views (their number, mappings and addresses) forbade a view: the usage that all views would
+    /// have had together with that view.
     pub(crate) refused: Option<ViewUsage>,
     /// The strategy that the present strategy replaces, if any.
     pub(crate) instead_of: Option<StrategyKind>,

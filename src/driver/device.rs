@@ -61,8 +61,8 @@ pub enum Device {
 pub struct OpenDevice {
     /// The device's driver.
     pub driver: Arc<dyn Driver>,
-    /// A stream without work, for which page-locked memory is allocated ([`HostPool`](crate::HostPool)). `None` for
-    /// other devices.
+    /// For page-locked memory (`pinned:0`), a stream without work, for which the memory is allocated
+    /// ([`HostPool`](crate::HostPool)). `None` for all other devices.
     pub own_stream: Option<StreamId>,
 }
 

@@ -39,8 +39,8 @@ pub(crate) struct Borrowing {
     pub(crate) told: Option<Lending>,
 }
 
-/// The questions of one request, and their time limit. The request is tried again after each answer. The questions end
-/// with an answer without `again`, or with the first answer after the time limit.
+/// The questions of one request to other processes, and their time limit. The request is tried again after each answer.
+/// The questions end with an answer whose `again` (ask again) is false, or with the first answer after the time limit.
 pub(crate) struct Asking {
     since: Instant,
     told: Option<Lending>,

@@ -15,7 +15,7 @@ pub(crate) struct OwnMemory {
 }
 
 impl OwnMemory {
-    /// Returns the rules under these options and under the rules of the strategy.
+    /// Returns the rules that follow from these options and from the strategy's rules.
     pub(crate) fn new(config: &Config, rules: &Rules) -> Self {
         let segments = [false, true].map(|unsplit| rules_of_own_segments(config, unsplit));
         Self { segments, apart: FitRules { takes_idle: false, ..rules.fit } }

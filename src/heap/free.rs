@@ -108,7 +108,7 @@ impl Heap {
         self.complete(id);
     }
 
-    /// Notes that freeing a live block takes more than merging.
+    /// Notes that freeing a live block takes more steps than merging with free neighbours.
     pub(crate) fn set_has_uses(&mut self, id: BlockId) {
         let freeing = &mut self.blocks[id].freeing;
         if *freeing == Freeing::AtOnce {
@@ -116,7 +116,7 @@ impl Heap {
         }
     }
 
-    /// Notes that freeing a block takes no more than merging.
+    /// Notes that freeing a block takes no step but merging with free neighbours.
     pub(crate) fn clear_uses(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::AtOnce;
     }

@@ -1,4 +1,4 @@
-//! The return of a block's bytes to the free index.
+//! The return of a block's bytes to the index of free blocks.
 
 use super::blocks::block::{Block, Kind, State};
 use super::tables::Heap;

@@ -191,8 +191,8 @@ impl Target {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns whether `free` bytes of free memory are enough for the target; `None` if they are too few, so that none
-    /// are given back.
+    /// Returns whether `free` bytes of free memory count as enough for the target; with `may_wait`, also too few do.
+    /// Returns `None` if they are too few, so that none are given back.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)

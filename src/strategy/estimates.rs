@@ -36,7 +36,7 @@ pub(crate) trait Estimates {
     fn growth_needed(&self, present: &Present<'_>, request: &Request, assumption: Assumption) -> u64;
 
     /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
-    /// the bounds on views. With `across`, memory of other streams counts too.
+    /// the bounds on views (`max_views` and others). With `across`, memory of other streams counts too.
     fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         heap.largest_in(pool)
     }

@@ -58,9 +58,9 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
     strategy.grow_within_limit(context, request).or_try(|| fit_what_stayed(strategy, context, request))
 }
 
-/// Takes a block that became free while the caller waited for recorded streams, and that could not be released because
-/// other parts of its segment are live. PyTorch refuses the request here, although it would serve the same request if
-/// it were repeated.
+/// Takes a block that became free while the caller waited for streams named by `record_stream`, and that could not be
+/// released because other parts of its segment are live. PyTorch refuses the request here, although it would serve the
+/// same request if it were repeated.
 fn fit_what_stayed<S: MallocLike>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     // The first search has already counted this request in the clock by which blocks age.
     let rules = FitRules { count_ages: false, ..strategy.fit(context.config) };

@@ -45,7 +45,7 @@ pub(super) trait MallocLike: Send {
         self.growth(config, request)
     }
 
-    /// Takes new memory for the request. The block is not in the free index.
+    /// Takes new memory for the request. The block is not in the index of free blocks.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let size = self.growth(context.config, request);
         context.require(Increase::taken(size))?;

@@ -79,9 +79,9 @@ const MANY_OTHERS: usize = 64;
 /// The epochs of other streams for which a stream has waited on the GPU.
 #[derive(Debug, Default)]
 pub(super) struct Waited {
-    /// The stream and its number, since its pools may pass to another stream.
+    /// The stream that waited, and its number, since its pools may pass to another stream.
     pub(super) by: (StreamId, Option<u64>),
-    /// The last epoch of each other stream, in the order of the other streams' pools.
+    /// For each other stream, the last epoch waited for, in the order of the other streams' pools.
     pub(super) until: Vec<(PoolIndex, u64)>,
 }
 

@@ -60,8 +60,8 @@ impl LowWaterMark {
         self.is_low = true;
         self.high = live + reserved / 4;
         // The next mark is the highest of these values that does not exceed live memory: live memory less a quarter of
-        // the reserved bytes, the last lowest point plus 1/128 of them, or that point plus one byte. Steps are similar,
-        // but not always equal.
+        // the reserved bytes, the last lowest point plus 1/128 of the reserved bytes, or that point plus one byte.
+        // Steps are similar, but not always equal.
         let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
         self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
         if operations < self.next {

@@ -48,8 +48,8 @@ impl RecordedStreams {
         recorded.map(|()| is_new)
     }
 
-    /// Records events on the external streams that use a block which [`Self::hold`] puts off. Returns whether each of
-    /// these streams has an event.
+    /// Records events on the external streams that use a block whose free [`Self::hold`] delays. Returns whether each
+    /// of these streams has an event.
     fn name_external(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
         let named = in_relaxed_capture_mode(driver, true, || {
             let count = self.uses(id).len();

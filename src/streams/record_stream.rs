@@ -54,7 +54,8 @@ pub(crate) struct RecordedStreams {
     pub(super) out_of_order: bool,
     /// Events that can be reused. The list has room for every event.
     pub(super) idle_events: Vec<EventId>,
-    /// The number of threads that wait for events without the lock. While there are any, no event is recorded again.
+    /// The number of threads that wait for events without the lock. While there are any, new events are made instead of
+    /// reusing idle ones.
     pub(super) waiters: u32,
     /// The number of events, both idle and in the queues.
     events: usize,
@@ -198,7 +199,8 @@ impl RecordedStreams {
     }
 
     /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` if one of the
-    /// streams is being captured; the block must then be held. On an error the block's state is unchanged.
+    /// streams is being captured; the block must then be held until the capture ends. On an error the block's state is
+    /// unchanged.
     pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> Result<Option<PendingFree>> {
         let events = self.make_room(id);
         let recorded = events.and_then(|mut events| match self.record_all(driver, id, &mut events) {

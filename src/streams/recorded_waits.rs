@@ -170,7 +170,8 @@ impl Streams {
 }
 
 /// Returns whether the request can take pending blocks after waits on the GPU. A captured stream cannot wait for work
-/// outside of its graph. A private pool can take its own pending blocks, and no blocks of other streams' pools.
+/// outside of its graph. A private pool and a pool of small blocks can take their own pending blocks, and no blocks of
+/// other streams' pools.
 fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
     let pool = request.pool;
     let is_denied = others && (pool.is_small() || context.heap.is_private(pool));

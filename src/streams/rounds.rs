@@ -72,8 +72,8 @@ impl Room {
     const LEAST: u64 = 128 << 20;
     /// The most bytes beyond peak live memory that may be held after a growth, as a fraction of the peak and in bytes.
     /// The smaller limit applies, but no less than the room. A growth may begin within the room and end beyond it, up
-    /// to this limit. So one more message fits, and two ranks that send and receive in opposite orders have a buffer of
-    /// an earlier round to wait for.
+    /// to this limit. So one more buffer fits, and two ranks that send and receive in opposite orders wait only for
+    /// buffers of earlier rounds.
     const MOST: f64 = 0.25;
     const LARGEST: u64 = 512 << 20;
 
@@ -139,7 +139,8 @@ impl Rounds {
         Ok(Until { recorded: until(Room::RECORDED), freed: until(Room::FREED) })
     }
 
-    /// Returns whether work given to the GPU at this operation belongs to the present round of the last request.
+    /// Returns whether work given to the GPU at this operation belongs to the present round of the stream whose request
+    /// missed last.
     pub(crate) fn is_new(&self, at: u64) -> bool {
         at > self.before
     }

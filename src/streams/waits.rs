@@ -27,12 +27,12 @@ struct ForeignPart {
     part: Span,
 }
 
-/// The most bytes that a stream takes of a range for which it waits, as a multiple of the request. With less, the
-/// stream would wait for the same range repeatedly. With the whole range, the other stream would soon wait for its own
-/// memory.
+/// The most bytes that a stream takes of another stream's free range for which it waits, as a multiple of the request.
+/// With less, the stream would wait for the same range repeatedly. With the whole range, the other stream would soon
+/// wait for its own memory.
 const MAX_PASSED_ON: u64 = 16;
 
-/// Returns the most bytes that a request takes of one range of other streams.
+/// Returns the most bytes that a request takes of one free range of another stream.
 pub(crate) fn most_of_a_range(size: u64) -> u64 {
     size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
 }

@@ -252,8 +252,8 @@ fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: 
     }
 }
 
-/// Answers one question. Returns `false` if the allocator has ended, or its device's context is lost, so that no memory
-/// can be given back.
+/// Answers one message of the broker. Returns `false` if the allocator has ended, or its device's context is lost, so
+/// that no memory can be given back.
 fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bool> {
     let (number, bytes, within) = match said {
         Said::Spare { number } => (number, 0, Duration::ZERO),
@@ -387,7 +387,7 @@ mod tests {
         (gpu, allocator)
     }
 
-    /// Work that uses free memory may end while other memory is released.
+    /// Work that uses free memory may end while other memory is released, so that more memory can be released then.
     #[test]
     fn as_much_is_given_as_was_asked_for() {
         let (_, allocator) = freed(500_000);

@@ -82,7 +82,8 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, verdicts.len())) } else { Ok(()) })
 }
 
-/// Returns the sentences on the gain of `stitch`, or of the other given strategy, over PyTorch's allocators.
+/// Returns the sentences on the gain over PyTorch's allocators: of `stitch`, or else of the first strategy that is not
+/// PyTorch's.
 fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let pytorchs = [StrategyKind::Caching, StrategyKind::Expandable];
     let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));

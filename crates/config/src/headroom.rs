@@ -1,4 +1,4 @@
-//! Memory of the device that stays free for others.
+//! Memory of the device that is kept free for others, strictly or as far as possible.
 
 /// Bytes of the device that stay free for others: NCCL, cuBLAS, other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,10 +96,10 @@ impl Below {
 /// The error of a part of the peak from which no budget can be computed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BudgetError {
-    /// The part is zero, negative, or not a number.
+    /// The budget, a part of the peak, is zero, negative, or not a number.
     #[error("a budget of {0} of the peak: nothing runs without memory; expected more than 0, such as 0.5")]
     None(f64),
-    /// The part is larger than 1,000.
+    /// The budget, a part of the peak, is larger than 1,000.
     #[error("a budget of {0} times the peak is more than any device has; expected at most 1000")]
     TooLarge(f64),
 }
@@ -110,7 +110,7 @@ pub enum JudgeError {
     /// The budget is invalid.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The memory cannot be made with the budget.
+    /// The allocator in which the run places its tensors cannot be made with the budget.
     #[error(transparent)]
     Memory(#[from] LiveError),
     /// The run failed for another reason than too little memory.

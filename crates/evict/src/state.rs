@@ -1,4 +1,5 @@
-//! The state of a runtime's tensors, which schemes may use. The state shows the past, not the program's next steps.
+//! The state of a runtime's tensors, which eviction schemes may use. The state shows the past, not the program's next
+//! steps.
 
 use crate::graph::{Graph, OperatorId, StorageId, TensorId};
 
@@ -41,7 +42,7 @@ impl<'g> State<'g> {
         Self { graph, held, defined: vec![false; graph.tensors().len()], ran: 0, clock: 0, evictable: Vec::new() }
     }
 
-    /// Returns the program's graph, of which schemes may use only the part that ran.
+    /// Returns the program's graph, of which eviction schemes may use only the part that ran.
     pub(crate) fn graph(&self) -> &'g Graph {
         self.graph
     }

@@ -144,8 +144,8 @@ impl Server {
     }
 }
 
-/// If all places are taken, drops the client that has waited longest without a proof, or returns when this client's
-/// time will be over.
+/// If all places are taken, drops the client that has waited longest without a proof that it has a handle, or returns
+/// when this client's time will be over.
 fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     if clients.len() < MAX_CLIENTS {
         return None;

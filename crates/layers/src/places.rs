@@ -166,7 +166,7 @@ impl Places {
         let owners = &mut *self.owners.lock();
         let before = try_insert(&mut owners.of, block.address, (Arc::clone(owner), owners.count))?;
         owners.count += 1;
-        // The thread that frees the earlier block also holds that block's owner.
+        // This drop ends no allocator under the lock: the thread that frees the earlier block holds its owner too.
         drop(before);
         Ok(())
     }

@@ -44,7 +44,7 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
     }
 }
 
-/// Listens at a name. A socket that was left behind there is replaced.
+/// Listens at the socket's path. A socket that was left behind there is replaced.
 ///
 /// # Errors
 /// [`ErrorKind::AddrInUse`] if a process listens there: this process, or, if the system reports no namespace, a process

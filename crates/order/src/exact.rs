@@ -95,7 +95,7 @@ enum Answer {
 struct Search<'a> {
     state: State<'a>,
     limit: u64,
-    /// The least peak that a task would have caused, of the tasks that did not run because of the limit.
+    /// The least peak that would have been reached by a task that did not run because of the limit.
     next: u64,
     order: Vec<u32>,
     /// The tasks already run, as a sum of random words. Two different sets have the same sum with a chance of 2^-128.
@@ -203,7 +203,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns a random word of 128 bits for each task: two rounds of Stafford's mix 13 (`splitmix64`).
+/// Returns a pseudorandom word of 128 bits for a task: each half is one `splitmix64` (Stafford's mix 13).
 fn word(task: u32) -> u128 {
     let mix = |seed: u64| {
         let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

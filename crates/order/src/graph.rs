@@ -475,7 +475,7 @@ impl History {
         Self { writers: vec![None; memories], readers: vec![Vec::new(); memories] }
     }
 
-    /// Records a use of a memory, and adds the operators that must run before it to `after`.
+    /// Records a use of a memory, and adds the operators that must run before this use to `after`.
     fn note(&mut self, memory: usize, operator: usize, is_write: bool, after: &mut Vec<usize>) {
         after.extend(self.writers[memory]);
         if is_write {

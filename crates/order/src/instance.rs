@@ -127,7 +127,7 @@ impl Instance {
     }
 
     /// Returns an instance of these tasks only, which are ascending, for a run in which the tasks of `done` have run
-    /// before. Storages that are made before the part and needed after the part count as always live.
+    /// before. Storages that are made before these tasks and needed after them count as always live.
     pub(crate) fn part(&self, tasks: &[u32], done: &[bool]) -> Self {
         let mut place_of = vec![None; self.tasks.len()];
         tasks.iter().enumerate().for_each(|(place, task)| place_of[*task as usize] = Some(id(place)));

@@ -43,9 +43,9 @@ fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) 
     }
 }
 
-/// Returns an order that is depth first, backwards from the last tasks. Of the parts that a task waits for, the part
-/// whose need of memory exceeds its result most comes first, as in Sethi and Ullman's rule for trees (JACM 17, 1970).
-/// Tasks that do not increase the live bytes run as soon as they are ready.
+/// Returns an order that is depth first, backwards from the last tasks. Of the tasks that a task waits for, the one
+/// whose need of memory (with all tasks before it) exceeds its result most comes first, as in Sethi and Ullman's rule
+/// for trees (JACM 17, 1970). Tasks that do not increase the live bytes run as soon as they are ready.
 pub(crate) fn depth_first(instance: &Instance) -> Vec<u32> {
     let tasks = instance.tasks.len();
     // `needs` has, for each task, the memory that the task and all tasks before it need, computed as if these tasks

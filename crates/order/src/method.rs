@@ -184,8 +184,8 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
             let (order, bound) = search(&small, method, least, end);
-            // The rules that look one task ahead are also applied to single operators instead of groups. The resulting
-            // orders differ, and are sometimes better.
+            // The search ordered groups of operators that were merged. The quick rules, which look one task ahead, are
+            // also applied to the single operators. The resulting orders differ, and are sometimes better.
             let quick = first_guess(&whole);
             let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
             let is_better = peak(&whole, &quick) < peak_of(&order);

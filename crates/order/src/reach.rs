@@ -138,7 +138,7 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
 /// Tasks that run one after the other.
 struct Group {
     tasks: Vec<u32>,
-    /// The highest rise of the live bytes while the group runs, above the live bytes before it.
+    /// The highest rise of the live bytes while the group (tasks that run as one) runs, above the live bytes before it.
     rise: u64,
     /// The most that the group adds to the live bytes from its begin to its end, in any order of all tasks.
     net: i64,

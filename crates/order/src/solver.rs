@@ -20,7 +20,7 @@ pub(crate) fn improve(_: &Instance, found: Found, _: Instant) -> Found {
     found
 }
 
-/// Tries to improve a layout within `time`, which includes the time of `outcome`.
+/// Tries to improve a layout within `time`, which includes the time that `outcome` took.
 ///
 /// # Errors
 /// An error if the solver made a plan in which buffers overlap, which is a mistake in this program.

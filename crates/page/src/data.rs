@@ -30,7 +30,7 @@ pub struct Job<'t> {
     pub courses: Vec<Course>,
     /// The verdict on the job, if it was requested.
     pub verdict: Option<Judgement>,
-    /// The memory of each strategy, and the largest steps, on the same device; empty if not requested.
+    /// The memory of each strategy, and the largest steps, on the device of the courses; empty if not requested.
     pub whatif: Vec<WhatIf>,
     /// The costs on devices with hardly enough memory; empty if not requested.
     pub cliff: Vec<CliffReport>,

@@ -44,7 +44,7 @@ struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Handle(Handle),
-    /// Plain memory, with the index of its chunk.
+    /// Plain memory (of `malloc`), with the index of its chunk.
     Plain(usize),
     /// Memory of the driver's pool, whose physical place the driver does not report.
     Pool,
@@ -71,7 +71,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Applies a note of a call before operation `now`. Returns the addresses whose memory has changed.
+    /// Applies a driver call, which was made before operation `now`. Returns the addresses whose memory has changed.
     pub(crate) fn apply(&mut self, note: Note, now: u32) -> Option<(u64, u64)> {
         match note {
             Note::Reserved { address, size } => {
@@ -202,7 +202,8 @@ impl Memory {
 /// The free places of the axis.
 #[derive(Debug, Default)]
 struct Axis {
-    /// Free places below the end of the axis, each as its first byte and its length in bytes. No two of them touch.
+    /// Free places below the end of the axis of physical memory, each as its first byte and its length in bytes. No two
+    /// of them touch.
     free: BTreeMap<u64, u64>,
     end: u64,
 }

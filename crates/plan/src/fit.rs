@@ -252,7 +252,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Buffers with fixed offsets come first. The other buffers then fit from some offset on.
+        /// Buffers with fixed offsets come first. Above some offset there is then room for every other buffer.
         #[test]
         fn every_way_to_fit_finds_the_same_places(
             of in prop::collection::vec(any_buffer(), 1..50),

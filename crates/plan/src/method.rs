@@ -263,7 +263,7 @@ fn run(instance: &Instance, search: &Search, tasks: &[Task], tell: &mut dyn FnMu
             let ended = ended.clone();
             let work = move || {
                 task.run(instance, search);
-                // The guard is dropped at the end of the thread, also after a panic.
+                // The thread owns `ended`, which is dropped at the end of the thread, also after a panic.
                 drop(ended);
             };
             let spawned = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);

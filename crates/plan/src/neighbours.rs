@@ -25,7 +25,8 @@ pub(crate) struct Instance {
     pub(crate) widths: Vec<u64>,
     /// The peak load. No plan needs fewer bytes.
     pub(crate) bound: u64,
-    /// For each buffer, the last identical buffer before it. The two buffers can change places in every plan.
+    /// For each buffer, the last identical buffer before it (same size, alignment and neighbours). The two buffers can
+    /// change places in every plan.
     pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
@@ -53,8 +54,8 @@ pub(crate) struct Instance {
 struct Listed {
     starts: Vec<u32>,
     others: Vec<u32>,
-    /// For each pair, the least distance of the offsets if the other buffer lies above. The list is empty if every
-    /// distance is the lower buffer's size.
+    /// For each listed pair, the least distance between the two offsets if the buffer in `others` lies above its
+    /// partner. The list is empty if every distance is the lower buffer's size.
     distances: Vec<i64>,
 }
 
@@ -165,7 +166,7 @@ impl Instance {
             self.search(buffer, |other| {
                 if self.sections.distance(buffer, other).is_none() {
                     degrees[buffer as usize] -= 1;
-                    // If the other buffer has gaps too, its own search finds this pair.
+                    // If the other buffer has gaps too, its own turn of the loop subtracts this pair from its number.
                     degrees[other as usize] -= u64::from(self.sections.of(other).len() == 1);
                 }
             });

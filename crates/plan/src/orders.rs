@@ -74,8 +74,8 @@ fn by_figure(instance: &Instance, figure: Figure, neighbours: &[u64]) -> Vec<u32
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     By(Figure),
-    /// Buffers larger than the peak load shifted right by this number come first, in the chainer's order. The other
-    /// buffers follow by size.
+    /// Buffers larger than the peak load shifted right by this number come first, by their offsets in the plan of
+    /// `chainer.rs`. The other buffers follow by size.
     Larger(u32),
 }
 

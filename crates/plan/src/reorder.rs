@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The test's capacity is below the peaks of all first orders.
+    /// The test's capacity is below the peaks that all orders at the beginning of the search give.
     #[test]
     fn other_orders_are_better() {
         let problem = random_problem(600);

@@ -76,9 +76,9 @@ pub struct StreamMemory {
     /// Bytes of the longest free range that the stream may take.
     pub largest: u64,
     /// The largest request that the stream could be given: by stitching if the strategy stitches and the bounds on
-    /// views allow it, otherwise `largest`. Memory of other streams is included if this stream could take it after a
-    /// GPU-side wait (`sharing:wait`). Near a bound the figure is a lower bound: a larger request may succeed once the
-    /// GPU has passed the uses of existing views.
+    /// views (`max_views` and others) allow it, otherwise `largest`. Memory of other streams is included if this stream
+    /// could take it after a GPU-side wait (`sharing:wait`). If views are near their bounds, the figure may be too low:
+    /// a larger request may succeed once the GPU has passed the uses of existing views.
     pub reachable: u64,
 }
 

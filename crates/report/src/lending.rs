@@ -1,4 +1,5 @@
-//! Memory that processes on one device lend each other: questions, answers, and the figures of a report.
+//! Memory that processes on one device lend each other: questions to other processes, their answers, and the figures of
+//! a report.
 
 use seamalloc_driver::units::format_bytes;
 use std::fmt;
@@ -14,12 +15,12 @@ pub struct Shortage {
     pub wanted: u64,
     /// Bytes that the allocator holds.
     pub held: u64,
-    /// The time of the request's first question.
+    /// The time at which the request first asked the lender.
     pub since: Instant,
 }
 
 impl Shortage {
-    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The request's first question is now.
+    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The request first asks the lender now.
     #[must_use]
     pub fn new(missing: u64, held: u64) -> Self {
         Self { missing, wanted: missing, held, since: Instant::now() }
@@ -51,22 +52,22 @@ pub struct Lent {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Lending {
-    /// Bytes that were missing at the first question.
+    /// Bytes that the request lacked when other processes were first asked.
     pub missing: u64,
-    /// The number of questions.
+    /// How often other processes were asked.
     pub rounds: u32,
-    /// The number of other processes at the last question; also 0 if no broker answered.
+    /// The number of other processes when they were last asked; also 0 if no broker answered.
     pub processes: u32,
     /// Total bytes that these processes gave back.
     pub given: u64,
-    /// Bytes that these processes held at the last answer.
+    /// Bytes that these processes held when they last answered.
     pub held: u64,
     /// The part of `held` that their programs used.
     pub live: u64,
     /// The part of `held` that was free, and that the processes kept since it lay below their guarantees (the option
     /// `broker_guarantee`).
     pub guaranteed: u64,
-    /// Milliseconds from the first question to the last answer.
+    /// Milliseconds from the first question to these processes to their last answer.
     pub waited_ms: u64,
 }
 

@@ -43,7 +43,7 @@ pub struct StatByPool {
 pub struct HeadroomStats {
     /// The number of looks at the device's free memory.
     pub looks: u64,
-    /// The number of looks that found too little free memory.
+    /// The number of looks at the device that found less free memory than the headroom.
     pub short: u64,
     /// The number of times that memory went back for the headroom.
     pub yields: u64,

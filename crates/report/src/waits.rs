@@ -15,11 +15,11 @@ pub struct Waits {
     /// Bytes by which memory grew because a stream would otherwise have waited for work of the present round. A round
     /// of a stream ends when the stream misses memory of the same size class again.
     pub grown_bytes: u64,
-    /// The sum of the ages of all waits, in operations.
+    /// The sum of the ages of all waits. An age is the number of operations since the awaited event was recorded.
     pub age_total: u64,
-    /// The smallest age since the last reset of peaks, in operations; `None` without a wait.
+    /// The smallest age of a wait since the last reset of peaks, in operations; `None` without a wait.
     pub age_least: Option<u64>,
-    /// The largest age since the last reset of peaks, in operations.
+    /// The largest age of a wait since the last reset of peaks, in operations.
     pub age_most: u64,
 }
 

@@ -26,7 +26,7 @@ impl Gate {
     }
 
     pub(super) fn open(&self, at: u64) {
-        // A gate that is open already keeps its time.
+        // If the gate was opened before, the time of the first opening stays.
         let _ = self.opened.set(at);
     }
 }

@@ -42,10 +42,10 @@ impl Row {
     }
 }
 
-/// Times of calls on an H200, driver 580.159. The mean time of each call was measured while recorded jobs grew, and
-/// divided among the sizes in proportion to medians of single calls. In a growing job the driver's code and tables are
-/// not in the caches. Each time includes seamalloc's own part of the call: making the context current, and reading the
-/// clock. For 1 and 4 GiB there are only medians of single calls.
+/// Times of calls on an H200, driver 580.159. The mean time of each call was measured while the memory of recorded jobs
+/// grew, and divided among the sizes in proportion to medians of single calls. During growth the driver's code and
+/// tables are not in the caches. Each time includes seamalloc's own part of the call: making the context current, and
+/// reading the clock. For 1 and 4 GiB there are only medians of single calls.
 #[rustfmt::skip]
 const H200_ROWS: [Row; 8] = [
     Row { size: 2 * MIB, create: 8_300, map: 1_000, set_access: 21_000, unmap: 17_500, release: 8_500, reserve: 4_500, address_free: 400, malloc: 36_500, free: 27_000 },
@@ -234,10 +234,10 @@ impl Profile {
         self.0.memory
     }
 
-    /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. The
-    /// time is interpolated linearly between two measured sizes. The time is constant below the smallest size. Beyond
-    /// the largest size, the line through the last two sizes is extended. Calls of events and streams do not depend on
-    /// `size`.
+    /// Returns the time of one call for one handle, allocation or reservation of `size` bytes. Waits for the GPU are
+    /// not included. The time is interpolated linearly between two measured sizes. The time is constant below the
+    /// smallest size. Beyond the largest size, the line through the last two sizes is extended. Calls of events and
+    /// streams do not depend on `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {
         let figure = |row: &Row| row.figure(call).unwrap_or_else(|| flat(call, size));

@@ -1,7 +1,7 @@
 //! Memory that simulated GPUs share, within a process and between processes.
 //!
-//! Owns: the part of the device that each call for shared memory uses. A GPU knows the size of another GPU's memory,
-//! and does not know who else maps it.
+//! Owns: which parts of the device's state each call for shared memory uses. A GPU knows the size of another GPU's
+//! memory, but not which other GPUs map that memory.
 
 use super::gpu::SimGpu;
 use super::shared_memory::{MAGIC, descriptor_of, read};

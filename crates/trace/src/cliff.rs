@@ -32,7 +32,7 @@ pub struct CliffReport {
     pub peak_reserved: u64,
     /// The number of passes that ran to their end.
     pub passes: u32,
-    /// The cost of these passes; `None` if memory ran out.
+    /// The cost of the passes that ran to their end; `None` if memory ran out.
     pub price: Option<Price>,
 }
 

@@ -93,7 +93,7 @@ impl<R> Column<R> {
         Self { shown: Some(Shown { heading, is_figure: true, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
-    /// Lets narrow tables drop the column. The column with the largest number is dropped first.
+    /// Lets narrow tables drop the column: of such columns, first the one with the largest `spare`.
     #[must_use]
     pub const fn spare(self, spare: u8) -> Self {
         let shown = match self.shown {

@@ -63,7 +63,8 @@ impl<'a, R: BufRead> Lines<'a, R> {
     }
 }
 
-/// Returns the number that the digits represent; `None` if it needs more than 64 bits.
+/// Returns the number that the digits represent; `None` if there are no digits or other characters, or if the number
+/// needs more than 64 bits.
 pub(crate) fn number_of(digits: &[u8], radix: u32) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -22,8 +22,8 @@ pub(crate) const FACTOR: u64 = 8;
 /// The bytes that a reader of a small file may hold beyond the unpacked bytes. The larger of this limit and the limit
 /// from [`FACTOR`] applies.
 pub(crate) const BEYOND: u64 = 256 << 20;
-/// The most bytes that a reader ever holds, whatever the size of the file. Reading the longest snapshot takes about as
-/// much.
+/// The most bytes that a reader ever holds, whatever the size of the file. A snapshot of 1 GiB, the longest that is
+/// read (`MAX_WHOLE`), takes about as much.
 pub(crate) const MOST: u64 = 6 << 30;
 
 /// The fewest bytes that a heap allocation takes (glibc).
@@ -218,11 +218,11 @@ pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
     if bytes == 0 { 0 } else { bytes.saturating_add(8).next_multiple_of(ALLOCATION_STEP).max(LEAST_ALLOCATION) }
 }
 
-/// Returns the heap bytes of a hash table with room for `keys` keys. The number of the table's places is a power of
-/// two. Seven in eight places are used, and each place takes one further byte.
+/// Returns the heap bytes of a hash table with room for `keys` keys. The number of the table's places for keys is a
+/// power of two. Seven in eight places are used, and each place takes one further byte (its control byte).
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// The bytes after the last place, since the further bytes of places are read in groups of 16.
+    /// The bytes after the last place for a key, since the control bytes of the places are read in groups of 16.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;

@@ -13,7 +13,7 @@ pub struct Price {
     pub last_ns: u64,
     /// The number of waits of the CPU for the GPU in the last pass.
     pub cpu_syncs: u64,
-    /// The time of the longest operation of the last pass that called the driver.
+    /// The time of the longest of the last pass's operations that called the driver.
     pub worst_ns: u64,
 }
 

@@ -102,7 +102,8 @@ impl Guard {
         }
     }
 
-    /// Makes a guarded block, unless slack would take too large a part of the memory.
+    /// Makes a guarded block, unless slack (unused memory before guarded blocks) would take too large a part of the
+    /// memory.
     fn map(&self, context: &mut AllocatorContext<'_>, request: &Request) -> Served {
         let total = context.driver().properties().total_memory;
         let total = context.limits.lowest().map_or(total, |limit| limit.min(total));

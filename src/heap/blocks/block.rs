@@ -286,7 +286,7 @@ impl BlockTable {
         (sentinel.prev, sentinel.next) = (BlockId::NONE, BlockId::NONE);
     }
 
-    /// Returns every block with its id, in no particular order.
+    /// Returns every block with its id, in ascending order of the ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         (0u32..).map(BlockId).zip(&self.slots).filter(|(_, block)| block.state != State::Vacant)
     }

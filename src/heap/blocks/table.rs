@@ -36,7 +36,8 @@ impl Blocks {
     /// Makes the indexes of one more pair of pools, and room for these indexes.
     pub(in crate::heap) fn reserve_pair(&mut self) -> Grown<[FreeIndex; 2]> {
         self.free.try_reserve(2)?;
-        // The fingerprint of a small pool counts whole slabs only, since no other small memory serves views.
+        // The fingerprint (a hash) of a small pool's free blocks counts wholly free slabs only, since no other small
+        // memory can become part of a view.
         Ok([FreeIndex::new(0)?, FreeIndex::new(GRANULE)?])
     }
 

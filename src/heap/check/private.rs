@@ -28,8 +28,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A live block of a private pool takes the slow path of a free, and its view is pinned. If the private pool has
-    /// segments of its own, all its blocks lie in `malloc` segments.
+    /// A live block of a private pool takes the slow path of a free, and its view is pinned (stays until the pool is
+    /// released). If the private pool has segments of its own, all its blocks lie in `malloc` segments.
     pub(super) fn blocks_of_private_pools_stay_theirs(&self) -> Checked {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);
@@ -71,7 +71,7 @@ impl Heap {
         Ok(())
     }
 
-    /// A view is pinned only by private pools that exist.
+    /// Only private pools that exist pin a view (keep it until they are released).
     pub(super) fn pins_are_of_private_pools(&self) -> Checked {
         let stray = self
             .home

@@ -59,7 +59,7 @@ impl Heap {
             return;
         }
         let class = block.pool.class();
-        // `block` is the block before the cut. A block that was a whole segment was not counted.
+        // `block` is the block before the cut. A block that was a whole segment was not counted as an inactive split.
         let (more, bytes) = if block.is_split() { (cuts, 0) } else { (cuts + 1, block.size) };
         self.journal.inactive_split_added(class, more, bytes);
     }

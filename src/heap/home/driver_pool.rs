@@ -39,7 +39,7 @@ impl Heap {
         }
         let end = span.start.checked_add(span.size).filter(|_| span.start != 0 && span.start.is_multiple_of(MIN_BLOCK));
         let is_apart = |end: u64| spans.before((end, 0)).is_none_or(|(start, size)| start + size <= span.start);
-        // The walk over all segments makes the text of the error.
+        // If the addresses are wrong, the walk over all segments makes the text of the error.
         if end.is_some_and(is_apart) { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 

@@ -23,12 +23,12 @@ use crate::span::Span;
 /// The free chunks that are mapped after the parts of a growing view.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The first chunks after the parts that can serve the request without being mapped again.
+    /// The chunks that follow the parts directly and can serve the request without being mapped again.
     pub(crate) kept: Vec<ChunkId>,
     /// The bytes of the kept chunks.
     pub(crate) bytes: u64,
-    /// The number of the view's first chunks that are parts of the allocation or `kept`. The request uses no later
-    /// chunk.
+    /// The number of chunks at the view's start that belong to the allocation's parts or to `kept`. The request uses no
+    /// later chunk.
     pub(crate) before: usize,
 }
 
@@ -80,7 +80,8 @@ impl Heap {
         self.count_part(id, true);
     }
 
-    /// Notes that the last part is about to be freed. With `ends` false, notes that the part stays after all.
+    /// Notes that the last part of a growing allocation is about to be freed. With `ends` false, notes that the part
+    /// stays after all.
     pub(crate) fn end_part(&mut self, id: BlockId, ends: bool) {
         self.count_part(id, !ends);
     }
@@ -225,7 +226,7 @@ impl Heap {
             let Block { address, size, right, .. } = self.blocks[piece.some()?];
             if offset + size > at {
                 let first = Span::new(address, at - offset);
-                // The rest is a piece too, and enters no index.
+                // The rest of the cut piece is a piece too, and does not enter the free index.
                 self.blocks.cut(piece, first, slots, |_, _| {});
                 let rest = self.blocks[piece].next;
                 self.blocks[rest].right = right;

@@ -51,15 +51,15 @@ impl HostStock {
         self.pieces.try_reserve(pieces)
     }
 
-    /// Takes a piece of exactly `size` bytes, or returns `None`.
+    /// Takes a kept piece of host memory of exactly `size` bytes, or returns `None`.
     pub(crate) fn take(&mut self, size: u64) -> Option<Handle> {
         let at = self.pieces.partition_point(|piece| piece.0 < size);
         self.pieces.get(at).filter(|piece| piece.0 == size)?;
         Some(self.remove(at).1)
     }
 
-    /// Takes the piece to give back for an excess of `excess` bytes: the smallest piece of at least so many bytes, or
-    /// else the largest piece.
+    /// Takes the piece of kept host memory to give back for an excess of `excess` bytes: the smallest piece of at least
+    /// so many bytes, or else the largest piece.
     pub(crate) fn take_for(&mut self, excess: u64) -> Option<(u64, Handle)> {
         let enough = self.pieces.partition_point(|piece| piece.0 < excess);
         let at = enough.min(self.pieces.len().checked_sub(1)?);
@@ -72,7 +72,7 @@ impl HostStock {
         piece
     }
 
-    /// Keeps a piece. The list has room for the piece ([`Self::reserve`]).
+    /// Keeps a piece of host memory. The list has room for the piece ([`Self::reserve`]).
     pub(crate) fn put(&mut self, size: u64, handle: Handle) {
         let at = self.pieces.partition_point(|piece| piece.0 < size);
         self.pieces.insert(at, (size, handle));
@@ -97,7 +97,7 @@ impl HostStock {
     }
 }
 
-/// The sizes of kept pieces that no part has taken yet, the smallest first.
+/// The sizes of the kept pieces of host memory that no spilled part has taken yet, the smallest first.
 #[derive(Debug)]
 pub(crate) struct Sizes(Vec<u64>);
 

@@ -129,7 +129,7 @@ impl Heap {
         }
         let mut passed = std::mem::take(&mut self.home.spilling.passed);
         if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
-            // Without the note, the block's memory is given back after the next epoch.
+            // If the host has no memory for the note, the block's spilled memory is given back after the next epoch.
             passed.clear();
         }
         self.home.spilling.passed = passed;

@@ -32,7 +32,8 @@ pub(in crate::heap) struct Home {
     pub(super) asleep: [u64; 2],
     /// The state of spilled chunks. The device does not hold their bytes.
     pub(super) spilling: Spilling,
-    /// Whether a segment that the layout gives back to the driver has become free ([`Layout::release_from`]).
+    /// Whether a segment has become free that is large enough to be given back to the driver
+    /// ([`Layout::release_from`]).
     ///
     /// [`Layout::release_from`]: crate::heap::Layout::release_from
     pub(super) release_due: bool,
@@ -88,7 +89,7 @@ impl Home {
         self.release_due |= due;
     }
 
-    /// Returns, by class, the bytes held that are part of no block.
+    /// Returns, by class, the bytes held that are part of no block, because a failed growth could not be undone yet.
     pub(in crate::heap) fn pending_rollback(&self) -> [u64; 2] {
         self.pending_rollback
     }

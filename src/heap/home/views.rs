@@ -26,9 +26,9 @@ pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
     by_size: SortedSet<(u64, ViewId)>,
-    /// For each choice of the free ranges that a request would join: the views that have served it, in the order of
-    /// their first use, each with its serial number. If the first view is in use, the next view is tried. So a step
-    /// takes the same views as the step before, whichever views were built in between.
+    /// For each choice of the free ranges that a request would join: the views that have served such requests, in the
+    /// order of their first use, each with its serial number. If the first view is in use, the next view is tried. So a
+    /// step takes the same views as the step before, whichever views were built in between.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
     /// The list of views without users: the first view, which has been unused longest, and the last view.
     unused: Option<(ViewId, ViewId)>,
@@ -83,7 +83,7 @@ impl Views {
         if self.vacant.is_empty() {
             self.slots.try_reserve(1)?;
         }
-        // The list gets room for every slot, so that no slot needs host memory to become vacant.
+        // The list of vacant slots gets room for every slot, so that no slot needs host memory to become vacant.
         self.vacant.try_reserve((self.slots.len() + 1).saturating_sub(self.vacant.len()))?;
         self.by_size.reserve(1)?;
         Ok(NewView { chunks, last_uses: with_room(1)? })
@@ -361,8 +361,8 @@ impl Views {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }
 
-    /// Counts the uses by the pool `from` as uses by the pool in `to`, in the epoch in `to`. Drops these uses if `to`
-    /// is `None`.
+    /// Counts the uses of views by the pool `from` as uses by the pool in `to`, in the epoch in `to`. Drops these uses
+    /// if `to` is `None`.
     pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
         for view in self.slots.iter_mut().flatten() {
             let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
@@ -375,7 +375,7 @@ impl Views {
         }
     }
 
-    /// Drops the uses by the pools for which `by` returns `true`, because the GPU has passed these uses.
+    /// Drops the uses of views by the pools for which `by` returns `true`, because the GPU has passed these uses.
     pub(crate) fn forget_uses(&mut self, by: impl Fn(PoolIndex) -> bool) {
         self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
     }

@@ -44,9 +44,11 @@ pub(crate) struct Counter {
     /// The highest value since the last reset of peaks or the beginning of the present window ([`Self::begin_window`]),
     /// whichever came last.
     peak: u64,
-    /// The highest value from the last reset of peaks to the beginning of the window, if the reset came first.
+    /// The highest value from the last reset of peaks to the last call of [`Self::begin_window`], if the reset came
+    /// first.
     peak_before_window: u64,
-    /// The highest value from the beginning of the window to the last reset of peaks, if the beginning came first.
+    /// The highest value from the last call of [`Self::begin_window`] to the last reset of peaks, if the call came
+    /// first.
     peak_before_reset: u64,
 }
 
@@ -89,8 +91,8 @@ impl Counter {
         self.peak.max(self.peak_before_window)
     }
 
-    /// Returns the highest value of the present window, and begins another window. Resets of peaks do not change this
-    /// value.
+    /// Returns the highest value since the last call (a window), and begins another window. Resets of peaks do not
+    /// change this value.
     pub(super) fn begin_window(&mut self) -> u64 {
         let of_window = self.peak.max(std::mem::take(&mut self.peak_before_reset));
         self.peak_before_window = self.peak();

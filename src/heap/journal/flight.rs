@@ -110,7 +110,7 @@ impl Entry {
         Self { what: TIME, amount: us }
     }
 
-    /// Returns an entry that only marks a change: a pair of pools belonged to this stream until now.
+    /// Returns an entry that only marks a change: a pair of pools (small and large) belonged to this stream until now.
     pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
         Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
     }
@@ -167,7 +167,8 @@ impl Entry {
     }
 }
 
-/// The meaning of an entry that is a mark, not an operation: a time, or the previous stream of a pair of pools.
+/// The meaning of an entry that is a mark, not an operation: a time, or the previous stream of a pair of pools (small
+/// and large).
 pub(super) enum Mark {
     Time(u64),
     PoolWas(PoolIndex, StreamId),

@@ -115,7 +115,7 @@ impl Journal {
         self.counters.spilled_bytes.sub(Class::Large, size);
     }
 
-    /// Notes that the host memory outside of all blocks changed its size.
+    /// Notes that the host memory that is held outside of all chunks, because calls failed, changed its size.
     pub(in crate::heap) fn held_on_host(&mut self, before: u64, now: u64) {
         self.counters.spilled_bytes.add(Class::Large, now.saturating_sub(before));
         self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));

@@ -41,8 +41,8 @@ pub(super) fn add_device(waits: &mut PendingWaits, ns: u64) {
     waits.worst_ns = waits.worst_ns.max(ns);
 }
 
-/// Adds a request that waited `ns` nanoseconds for events. The request's single waits were added before, and so was its
-/// wait for the device, which is in `last`.
+/// Adds a request that waited `ns` nanoseconds for events. Each of these waits was added before, and so was a wait of
+/// the request for the device, if any: `last` has that wait.
 pub(super) fn add_request(waits: &mut PendingWaits, ns: u64, expired: bool, last: &PendingWaits) {
     waits.requests += 1 - last.device.min(1);
     waits.expired += u64::from(expired);

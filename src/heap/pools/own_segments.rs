@@ -34,7 +34,8 @@ impl Heap {
             || !self.whole_segments_of(owner)?.is_empty())
     }
 
-    /// Forgets a private pool that has ended, and drops the source of its segments, if the pool holds no memory.
+    /// Forgets a private pool that has ended, and drops the source of its segments (the program's code), if the pool
+    /// holds no memory.
     pub(crate) fn forget_empty(&mut self, owner: PoolId) {
         if !self.holds_nothing(owner) {
             return;

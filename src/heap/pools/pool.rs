@@ -20,7 +20,7 @@ pub(crate) struct Pool {
     pub(crate) epoch: u64,
     /// Whether any memory was freed in the open epoch.
     pub(crate) freed_in_epoch: bool,
-    /// The bytes that the program freed on the pool's stream since an epoch of the stream was last ended because many
+    /// The bytes that the program freed on the pool's stream since the last epoch of the stream that ended because many
     /// bytes were freed in it.
     pub(crate) freed_bytes: u64,
     /// The first epoch that the GPU has not passed yet.

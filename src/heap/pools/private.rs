@@ -89,11 +89,11 @@ impl Heap {
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
-        // Within a capture, a block whose memory may change its pool is moved to a second pair of pools. The first
-        // pair's free memory still serves the capture.
+        // Within a capture, a block at home or of a view (only such memory may change its pool) is moved to a second
+        // pair of pools, so that the first pair's free memory still serves the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
-        // The block's view needs room for the entry that the second pair has freed the block.
+        // A view notes the pools that have freed its blocks, and needs room to note the second pair.
         let has_room = |aside: &PoolIndex| {
             block.kind != Kind::View || self.home.views_mut().reserve_use(block.view(), *aside).is_ok()
         };
@@ -111,9 +111,9 @@ impl Heap {
         Ok(large)
     }
 
-    /// Returns a second pair of pools for the stream of `large`. Its free memory may be reused only by later work of
-    /// that stream, and by no capture. Adds a pair if there is no such pair. Returns `None` if the host has no memory
-    /// for a new pair.
+    /// Returns a second pair of pools for the stream of `large`. The second pair's free memory may be reused only by
+    /// later work of that stream, and by no capture. Adds a pair if there is no such pair. Returns `None` if the host
+    /// has no memory for a new pair.
     fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
         let at = self.pools.pairs.iter().position(|pair| pair.large == large)?;
         let PrivatePair { owner, stream, .. } = self.pools.pairs[at];
@@ -127,7 +127,8 @@ impl Heap {
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
-        // Of several pairs of a stream, the last in the list serves it, so the new pair is inserted before it.
+        // Of several pairs of a stream, the last in the list serves the stream, so the new pair is inserted before the
+        // present one.
         self.pools.pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }

@@ -62,9 +62,9 @@ impl Route {
         Self { covers: Covers::Thread(thread::current().id()), captures: false }
     }
 
-    /// Routes requests of all threads, on any stream, that no other route covers. The other route may begin earlier or
-    /// later. This route covers backward passes, which PyTorch runs in threads of its own, but no requests that other
-    /// threads route elsewhere.
+    /// Routes requests of all threads, on any stream, that no other route covers. The order in which the routes begin
+    /// does not matter. This route covers backward passes, which PyTorch runs in threads of its own, but no requests
+    /// that other threads route elsewhere.
     #[must_use]
     pub fn other_threads() -> Self {
         Self { covers: Covers::OtherThreads, captures: false }

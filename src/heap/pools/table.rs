@@ -9,7 +9,8 @@ use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::{Index, IndexMut};
 
-/// The number of streams up to which pools are never vacated. The pools of one stream take 10 KB.
+/// Up to this number of streams, no stream loses its unused pools to another stream. The pools of one stream take 10
+/// KB.
 pub(super) const FEW_STREAMS: usize = 16;
 
 /// The pair of pools that serves one stream of a private pool.
@@ -29,7 +30,8 @@ pub(in crate::heap) struct Pools {
     pub(super) of_stream: FxHashMap<StreamId, PoolIndex>,
     /// The stream that was looked up last, and its large pool. Most programs use one stream.
     pub(super) last: (StreamId, PoolIndex),
-    /// Whether any request of the default stream has missed. The default stream always has pools.
+    /// Whether any request of the default stream has missed. The default stream always has pools, even if the program
+    /// does not use it.
     pub(super) default_stream_asks: bool,
     /// The external streams. Their owners may destroy them without telling the allocator. So an external stream's
     /// handle is passed to the driver only within a call of the program that names the stream.
@@ -42,7 +44,7 @@ pub(in crate::heap) struct Pools {
     pub(super) pairs: Vec<PrivatePair>,
     /// The large pools of vacant pairs.
     pub(super) vacant: Vec<PoolIndex>,
-    /// If there are at least this many pools, unused pools are vacated before a pair is added.
+    /// If there are at least this many pools, the unused pairs of streams become vacant before a pair is added.
     pub(super) vacate_from: usize,
     /// How often the pools of a class were searched, for any stream. This number is the clock for the ages of free
     /// blocks.

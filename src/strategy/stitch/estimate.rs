@@ -20,9 +20,9 @@ impl Estimates for Stitch {
     /// `across`, memory of all other streams counts too. The result is a lower bound, since adjacent ranges of two
     /// pools count as two.
     ///
-    /// If the bounds forbid a view over all free memory, the result is lower still. Existing views, which might serve
-    /// more than a new view, are not considered. The largest view within the bounds is searched for in steps of a
-    /// granule.
+    /// If a view over all free memory would exceed the bounds on views (`max_views` and others), the result is lower
+    /// still. Existing views, which might serve more than a new view, are not considered. The largest view within these
+    /// bounds is searched for in steps of a granule.
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         let pools = pools(heap, pool, across).unwrap_or_default();
         if pool.is_small() {
@@ -73,7 +73,8 @@ impl Estimates for Stitch {
     }
 }
 
-/// Returns the most bytes that a new view over the free memory of these pools could have within the bounds.
+/// Returns the most bytes that a new view over the free memory of these pools could have within the bounds on views
+/// (`max_views` and others).
 fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     let most = choose::usable(heap, pools).unwrap_or(0);
     if has_room_for_any_view(heap, config, 0) {
@@ -88,8 +89,8 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     if is_within(most) {
         return most;
     }
-    // The search finds a size within the bounds, though not always the largest: in rare cases a larger view would take
-    // less of a bounded quantity.
+    // The search finds a size within the bounds on views, though not always the largest: in rare cases a larger view
+    // has fewer mappings, for example.
     let (mut within, mut beyond) = (0, most.div_ceil(GRANULE));
     while within + 1 < beyond {
         let middle = within.midpoint(beyond);
@@ -98,8 +99,8 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     within * GRANULE
 }
 
-/// Returns whether the bounds allow one more view, over any of the present chunks and of the chunks of a growth by
-/// `room` bytes.
+/// Returns whether the bounds on views (`max_views` and others) allow one more view, over any of the present chunks and
+/// of the chunks of a growth by `room` bytes.
 fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
     has_room_for_view_of(heap, config, room, &Splits::default(), 0)
 }
@@ -110,8 +111,9 @@ fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
 }
 
 /// Returns the bytes that one view could have over the free memory of a pool, without new memory, after the split of
-/// all chunks for whose copies there is room. Returns 0 if no chunk may be split, or if the bounds might forbid the
-/// view. Parts of chunks at the ends of a view do not count, so new memory adds to these bytes wherever it lies.
+/// all chunks for whose copies there is room. Returns 0 if no chunk may be split, or if the view might exceed the
+/// bounds on views (`max_views` and others). Parts of chunks at the ends of a view do not count, so new memory adds to
+/// these bytes wherever it lies.
 fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     let Present { heap, config, splits, .. } = *present;
     if !splits || pool.is_small() || heap.private().capturing() {
@@ -128,8 +130,8 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     whole + all.gain
 }
 
-/// Returns whether the bounds allow one more view, over all chunks that result from these splits and from growing as
-/// far as memory can grow.
+/// Returns whether the bounds on views (`max_views` and others) allow one more view, over all chunks that result from
+/// these splits and from growing as far as memory can grow.
 fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     let Present { heap, config, room, .. } = *present;
     // If the chunk size is set, memory that is given back returns in as many chunks. Otherwise the chunks that were
@@ -138,8 +140,9 @@ fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     has_room_for_view_of(heap, config, room, all, taken_again)
 }
 
-/// Returns whether the bounds allow one more view over three kinds of chunks: the results of these splits, the chunks
-/// of a growth by `room` bytes, and the chunks of `taken_again` bytes that are given back before the growth.
+/// Returns whether the bounds on views (`max_views` and others) allow one more view over three kinds of chunks: the
+/// results of these splits, the chunks of a growth by `room` bytes, and the chunks of `taken_again` bytes that are
+/// given back before the growth.
 fn has_room_for_view_of(heap: &Heap, config: &Config, room: u64, splits: &Splits, taken_again: u64) -> bool {
     let Some(home) = heap.home() else { return config.max_views > 0 };
     let kept = usage_of_kept_views(heap);
@@ -159,8 +162,9 @@ fn releasable(heap: &Heap) -> u64 {
     if heap.private().capturing() { 0 } else { ReleasableChunks::of(heap).map_or(0, |chunks| chunks.bytes()) }
 }
 
-/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, with which a
-/// view can begin or end, but not both. New memory at the end of home joins no ranges.
+/// Returns whether home has several places without memory. New memory in such a place joins the ranges before and after
+/// it into one. A view can begin or end with this one range; with two ranges it could do both. New memory at the end of
+/// home joins no ranges.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
 }

@@ -14,7 +14,8 @@ use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
 
-/// The addresses of home, as a multiple of the device's memory, which leaves room for chunks of any size beside holes.
+/// The addresses of home, as a multiple of the device's memory, which leaves room for chunks of any size beside small
+/// gaps between chunks.
 pub(super) const HOME_MULTIPLE: u64 = 2;
 
 /// The most bytes of a chunk. A request that grows home by less gets one chunk. Each chunk costs driver time, and free
@@ -94,8 +95,8 @@ impl Growth {
         if suffices && missing < self.request {
             return Ok(false);
         }
-        // If a whole request is missing, one gap must have its size: at a bound on views, only memory in one piece
-        // serves it.
+        // If the memory of a whole request is missing, one gap must have room for it: where no further view is allowed
+        // (`max_views`), only memory in one piece serves the request.
         let times = if missing < self.request { HOME_MULTIPLE } else { 2 * HOME_MULTIPLE };
         grow_home(context, times, missing, !suffices)
     }
@@ -129,12 +130,13 @@ pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, adde
 /// Returns where home grows by `size` bytes for a pool while streams share no memory: directly after memory of the
 /// pool. Otherwise streams that grow in turns would get small pieces between pieces of other streams, and every large
 /// request would need several pieces. The first memory of a stream lies directly after memory of no stream, or else in
-/// the middle of the largest gap, so that each stream has room to grow after its memory.
+/// the middle of the largest gap (addresses without memory), so that each stream has room to grow after its memory.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;
     let before = |id: &BlockId| heap.block(*id).prev;
-    // The block before a gap may be a slab of the pool, cut from large memory, so the large pools are compared.
+    // The block before a gap may lie in a slab, and then belongs to its stream's small pool. So the large pools of the
+    // streams are compared.
     let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool.large() == pool;
     let nobodys = |id: &BlockId| heap.block(before(id)).pool == heap.idle();
     let behind = gaps().find(|id| fits(id) && own(id)).or_else(|| gaps().find(|id| fits(id) && nobodys(id)));
@@ -148,7 +150,7 @@ fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> 
 }
 
 /// Returns the lowest addresses of home without memory that have room for `size` bytes in one piece; if there are none,
-/// the lowest gap.
+/// the lowest addresses without memory.
 fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
     let unmapped = &heap.pool(heap.idle()).unmapped;
     let fitting = unmapped.iter().find(|(_, id)| heap.block(*id).size >= size);
@@ -159,7 +161,8 @@ fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
 
 /// Gives back chunks that were added for a request which then failed. No work has used them.
 pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]) {
-    // A chunk that is still mapped elsewhere could not be released, so earlier failed calls are undone first.
+    // A chunk that an earlier failed call has left mapped elsewhere could not be released, so such calls are undone
+    // first.
     if added.is_empty() || context.retry_rollback().is_err() {
         return;
     }

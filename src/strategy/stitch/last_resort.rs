@@ -19,7 +19,7 @@ const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
     /// Waits on the CPU for all work that may still use freed memory. Then all free memory is usable: where it lies, or
-    /// by giving it back and taking as much.
+    /// by giving it back and taking as much new memory.
     pub(super) fn wait_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_at_last()?;
         // Freed memory that is spilled serves no request.
@@ -100,7 +100,8 @@ impl Stitch {
         }
     }
 
-    /// Joins free memory, and maps the block at home. A small request lacks one granule, and joins no memory.
+    /// Joins free memory into a block, and maps the block's chunks at home. A small request joins no memory: it lacks
+    /// one granule.
     fn join_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         if request.class == Class::Small {
             return Ok(Joined::Missing(GRANULE));
@@ -123,8 +124,8 @@ impl Stitch {
                 break;
             }
             let served = self.miss(context, request).or_try(|| match self.refused {
-                // If the bounds forbid a view, a split helps only if the free parts are given back, so that memory can
-                // grow in one piece.
+                // If a bound on views forbids the view, a split helps only if the free parts are given back, so that
+                // memory can grow in one piece.
                 Some(_) => self.replace(context, request, request.size, |_, _| true),
                 None => self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)),
             });

@@ -27,8 +27,8 @@ const MAX_GROWTHS: u32 = 8;
 /// Otherwise the request would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// The bytes of room into which memory grows only after chunks were split, on a machine where no chunk is split through
-/// host memory. A split needs room for copies. Without room, free memory inside chunks could not be used.
+/// The free bytes of the device into which memory grows only after chunks were split, on a machine where no chunk is
+/// split through host memory. A split needs them for copies. Without them, free memory inside chunks could not be used.
 const SPLIT_RESERVE: u64 = 20 << 20;
 
 impl Stitch {
@@ -95,8 +95,8 @@ impl Stitch {
         // Passed memory is made idle before views are built, since memory that merges needs no view. The event that
         // tells what is passed costs a hundredth of what mapping a chunk costs.
         context.gather(request)?;
-        // Views take free slabs only after memory that needs waits: a small request waits for no other stream, so
-        // without a free slab it would need a new slab.
+        // Views first take memory that needs waits, and free slabs only then: a small request waits for no other
+        // stream, so without a free slab it would need a new slab.
         self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
@@ -171,8 +171,9 @@ impl Stitch {
         if gains && self.split_reserve(context) > 0 { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// Returns the bytes of room into which memory may not grow yet. The first call tries to get a granule of host
-    /// memory: if there is any, no room is reserved.
+    /// Returns the free bytes of the device into which memory may not grow yet, since splits need them. The first call
+    /// tries to get a granule of host memory: if the driver gives it, chunks are split through host memory, and 0 is
+    /// returned.
     pub(super) fn split_reserve(&mut self, context: &mut StrategyContext<'_>) -> u64 {
         let reserves =
             self.may_reserve(context) && !*self.has_host_memory.get_or_insert_with(|| has_host_memory(context));
@@ -235,8 +236,8 @@ impl Stitch {
         build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
-    /// Makes room for a view within the bounds by dropping views that were unused longest. If there is still too little
-    /// room, notes the view as refused.
+    /// Makes room for a view within the bounds on views (`max_views` and others) by dropping views unused longest. If
+    /// there is still too little room, notes the view as refused.
     fn make_room_for(&mut self, context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<()> {
         if plan.fits(context.heap(), context.config) {
             return Ok(());

@@ -64,8 +64,8 @@ use remembered::Remembered;
 pub(crate) struct Stitch {
     /// The chunks that were added for the request, which are released if the request fails.
     added: Vec<ChunkId>,
-    /// If the bounds forbade a view when memory was last joined: the usage that all views would have had together with
-    /// that view. Otherwise `None`.
+    /// If a bound on views forbade a view when memory was last joined: the usage that all views would have had together
+    /// with that view. Otherwise `None`.
     refused: Option<ViewUsage>,
     /// The choices of free ranges for earlier requests.
     remembered: Remembered,

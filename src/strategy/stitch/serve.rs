@@ -99,8 +99,8 @@ impl Stitch {
         }
     }
 
-    /// Serves the request from free memory without a new view. Before a new view is built, the allocator waits a little
-    /// longer for memory in one piece.
+    /// Serves the request from free memory without a new view. Before the allocator builds a view, it waits for further
+    /// events, which may free memory in one piece.
     fn serve_as_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small || request.extends.is_some() {
             return self.miss(context, request);

@@ -39,7 +39,7 @@ const MOST_COPIED: u64 = 64 << 20;
 /// The most chunks that are tried for a split through host memory, when the device has no room for a copy.
 const MAX_THROUGH_HOST: usize = 16;
 
-/// The most chunks that one search tries in vain because bounds or the driver forbid the exchange.
+/// The most chunks that one search tries in vain because bounds on views, or the driver, forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
 /// A chunk that is partly in use and contains whole free granules.
@@ -96,8 +96,8 @@ pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool
             free = free.saturating_add(gain);
             splits.parts += parts;
             splits.mappings += parts * views;
-            // If free memory of a private pool is usable here, a whole chunk may be usable. Such a chunk needs no
-            // split.
+            // Free memory of a private pool counts as in use for the candidates. If it is `usable`, a whole chunk may
+            // be, and needs no split.
             let of_use = |span: Span| heap.blocks_over(span).all(&usable);
             let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
             visit_free_granules(heap, &chunk, |part| {
@@ -228,8 +228,8 @@ struct Splitting {
     lost: Vec<Span>,
     gained: u64,
     refused: u32,
-    /// The least number of bytes to copy for which no room was found since the last split. A search for room walks over
-    /// all chunks.
+    /// The fewest bytes to copy for which no room was found since the last split. Room for as many or more is not
+    /// sought again, since a search walks over all chunks.
     too_many: u64,
 }
 
@@ -292,7 +292,7 @@ impl Splitting {
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {
-        // A chunk that is still mapped elsewhere could not be released.
+        // A chunk that is still mapped elsewhere could not be released, so earlier failed calls are undone first.
         context.retry_rollback()?;
         let releasable = ReleasableChunks::of(context.heap())?;
         if releasable.bytes() < missing {

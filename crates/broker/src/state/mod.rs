@@ -232,7 +232,7 @@ impl Room {
         true
     }
 
-    /// Continues a demand whose step is over. Returns whether a demand continued.
+    /// Continues a demand whose step (a question to members) is over. Returns whether a demand continued.
     fn go_on(&mut self, now: Instant) -> bool {
         let Some(at) = self.demands.iter().position(|demand| demand.is_due(now)) else { return false };
         self.questions += 1;

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// The recorded job with several streams.
 const JOB: &str = "llama8b-fsdp2";
 
-/// The policy, and the number of operations that the CPU runs ahead.
+/// The policy of sharing, and the number of operations that the CPU runs ahead.
 type Setting = (StreamSharing, u64);
 type Lagging = Outcome<Setting>;
 type Figure = Column<Lagging>;

@@ -34,7 +34,8 @@ pub(crate) struct StudyArgs {
 }
 
 impl StudyArgs {
-    /// Returns the traces of all files and names, or the recorded jobs of these names.
+    /// Returns the traces of all files and names in `paths`; if there are none, the recorded jobs whose names `default`
+    /// accepts.
     pub(super) fn traces(
         &self,
         paths: &[PathBuf],

@@ -35,8 +35,8 @@ pub trait Contents {
     /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or
     /// from host memory that is mapped for it. The CPU waits for the copy, and for no other work.
     ///
-    /// pre: both ranges are memory of this device that the device may use. The ranges are whole words of 8 bytes, not
-    /// empty, and share no physical memory.
+    /// pre: both ranges are memory that this device may use. The ranges are whole words of 8 bytes, not empty, and
+    /// share no physical memory.
     /// pre: meanwhile no work writes the range at `from`, or uses the range at `to` (unchecked).
     /// pre: no capture forbids the call.
     fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()>;

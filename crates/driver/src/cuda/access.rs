@@ -31,7 +31,7 @@ pub(super) struct AccessState {
 pub(super) struct Peer {
     pub(super) ordinal: u32,
     pub(super) device: CUdevice,
-    /// The peer's context, retained while the peer may use plain memory.
+    /// The peer's context, retained while the peer may use memory of `malloc` (`cuMemAlloc`).
     pub(super) context: Option<PrimaryContext>,
 }
 

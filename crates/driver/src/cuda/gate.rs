@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 /// The bytes of all words (numbers of 4 bytes) together: as many on the host as on the device.
 pub(super) const WORDS: usize = 512;
 /// The indexes of the host's words. Epochs number the closings of the gate. The words hold: the newest epoch for which
-/// the gate is open; the epoch whose copies are done; the newest epoch in which the kernel of the relay, of the stream
-/// for copies, or (from `MARKS` on) of each held stream has begun.
+/// the gate is open; the epoch whose copies are done; the newest epoch in which the kernel of the relay (which copies
+/// `OPEN` to the device), of the stream for copies, or (from `MARKS` on) of each held stream has begun.
 const OPEN: u64 = 0;
 const COPIED: u64 = 1;
 const RELAY: u64 = 2;

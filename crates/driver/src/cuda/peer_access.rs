@@ -2,7 +2,7 @@
 //!
 //! Owns: the calls that grant access, and that revoke access if one of these calls fails. Mapped memory has an access
 //! list of its own (`cuMemSetAccess`), which is independent of CUDA's peer access between contexts
-//! (`cudaDeviceEnablePeerAccess`). Plain memory has only peer access between contexts.
+//! (`cudaDeviceEnablePeerAccess`). Plain memory (of `malloc`) has only peer access between contexts.
 
 use super::access::{AccessState, Peer};
 use super::context::{ContextError, PrimaryContext};
@@ -29,7 +29,8 @@ impl PeerAccess for CudaDriver {
         }
         let device = find(&self.api, ordinal).map_err(|error| peer_error(ordinal, error))?;
         self.check_peer(ordinal, device)?;
-        // Plain memory of the machine is page-locked for all contexts, so it needs no peer access.
+        // Host memory that was not made by the virtual memory calls is page-locked for all contexts, so it needs no
+        // peer access.
         let plain = plain && self.place.is_on_device();
         let context = if plain { Some(self.enable_plain(device)?) } else { None };
         let mut list = state.list.clone();
@@ -114,7 +115,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Lets a peer's primary context use plain memory of this device.
+    /// Lets a peer's primary context use plain memory (of `malloc`) of this device.
     fn enable_plain(&self, device: CUdevice) -> DriverResult<PrimaryContext> {
         let text = || format!("context of device {device}");
         let refused = |status| self.refusal(Call::EnablePeer, status, text());

@@ -1,4 +1,4 @@
-//! DTR's logs: the calls of a program to the prototype, one JSON object a line.
+//! DTR's logs: the calls of a program to DTR's prototype, one JSON object a line.
 //!
 //! The format and its meaning are those of simrd (`parse` and `parse_file` in `simrd/simrd/parse/parse.py` of
 //! uwsampl/dtr-prototype). Figures are strings. A call is followed by a size and an alias for each result. A mutation
@@ -55,7 +55,7 @@ impl Line {
         self.field(key)?.as_str().ok_or_else(|| format!("`{key}`: expected text"))
     }
 
-    /// Returns a whole number, which is a plain number or, as the prototype writes it, a string.
+    /// Returns a whole number, which is a plain number or, as DTR's prototype writes it, a string.
     fn number(&self, key: &str) -> Result<i64, String> {
         let value = self.field(key)?;
         let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
@@ -189,7 +189,7 @@ impl Reader {
     }
 }
 
-/// Returns the next line, or an error if that line is not the instruction `what` about the tensor `name`.
+/// Returns the next line, or an error if there is none, or if it is not the instruction `what` about the tensor `name`.
 fn follows<'a>(rest: &mut impl Iterator<Item = &'a Line>, what: &str, name: &str) -> Result<&'a Line, String> {
     let line = rest.next().ok_or_else(|| format!("the file ends before the {what} of `{name}`"))?;
     if line.text("INSTRUCTION")? == what && line.text("NAME")? == name {

@@ -39,7 +39,7 @@ impl Classes {
         Self { touching, ..Self::default() }
     }
 
-    /// Joins an evicted storage and the classes that it touches.
+    /// Makes one class of an evicted storage and the classes of its evicted neighbours.
     pub(super) fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
         if state.bytes(storage) == 0 {
             return;
@@ -66,7 +66,7 @@ impl Classes {
         }
     }
 
-    /// Returns the cost of the classes that a storage touches, each class once.
+    /// Returns the cost of the classes of a storage's evicted neighbours, each class once.
     pub(super) fn around(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.fit(state);
         self.roots.clear();
@@ -82,10 +82,10 @@ impl Classes {
         sum
     }
 
-    /// Returns the sum, over the evicted relatives, of the cost of the relative's class, or of the relative's own cost
-    /// if it is higher. A class counts once for each relative (`approx_neighbor_cost` in OneFlow's
-    /// `oneflow/core/eager/tensor_storage.cpp`, `estimate_neighbor_cost` in MegEngine's
-    /// `imperative/src/impl/interpreter/interpreter_impl.cpp`).
+    /// Returns a sum over the storage's evicted relatives (the inputs and other outputs of its operator): the cost of
+    /// the relative's class, or the relative's own cost if it is higher. A class counts once for each relative
+    /// (`approx_neighbor_cost` in OneFlow's `oneflow/core/eager/tensor_storage.cpp`, `estimate_neighbor_cost` in
+    /// MegEngine's `imperative/src/impl/interpreter/interpreter_impl.cpp`).
     pub(super) fn around_each(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.fit(state);
         let mut sum = 0;

@@ -34,7 +34,7 @@ use std::str::FromStr;
 pub enum SchemeKind {
     /// The cost of the tensor and its evicted neighbourhood, divided by the tensor's size and staleness.
     Dtr,
-    /// The value of [`Self::Dtr`], where the cost of the neighbourhood is estimated by classes.
+    /// The value of [`Self::Dtr`], where the cost of the neighbourhood is estimated by classes (union and find).
     DtrEq,
     /// The tensor's own cost, without its neighbours, divided by its size and staleness.
     DtrLocal,

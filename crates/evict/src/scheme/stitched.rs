@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 const SMALL: u64 = 1 << 20;
 /// The factor for the cost of a tensor that the program released.
 const LET_GO: f64 = 0.5;
-/// The part of a tensor's bytes that counts as usable at least, also if its eviction frees no granule.
+/// The least part of a tensor's bytes that counts as usable, even if its eviction frees no granule.
 const PROMISED: f64 = 0.5;
 
 /// The scheme by cost per usable byte.

@@ -60,7 +60,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Adds a column for a number from `low` to `high`.
+    /// Adds a column (variable): a number from `low` to `high`.
     fn number(&mut self, cost: f64, low: f64, high: f64, first: f64) -> Col {
         self.first.push(first);
         self.program.add_column(cost, low..=high)

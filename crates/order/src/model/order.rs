@@ -127,7 +127,8 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             let made = storage.maker.and_then(|maker| tasks[maker as usize].at(before?));
             let sources = was.into_iter().chain(made);
             if storage.maker.is_some() || was.is_some() {
-                // A kept storage was kept or generated at the step before. A result of the program stays to the end.
+                // A storage that is kept at a step was kept or generated at the step before. A result of the program
+                // stays to the end, so its row is an equation.
                 let row = sources.map(|column| (column, -1.0)).chain([(now, 1.0)]);
                 if storage.is_kept {
                     program.add_row(0..=0, row)

@@ -89,7 +89,7 @@ impl<'a> Solver<'a> {
         answer
     }
 
-    /// Ranks the buffers of a part, and searches it (`SubSolve`).
+    /// Ranks the buffers of an independent part of time, and searches for their offsets (`SubSolve`).
     fn solve_part(&mut self, mut buffers: Vec<u32>, within: (u32, u32)) -> Answer {
         let instance = self.state.instance;
         let order = self.order;

@@ -60,7 +60,7 @@ pub enum Limit {
     Fraction,
     /// The option `memory_limit`, or `MemoryLimits::set_bytes`.
     Bytes,
-    /// Both limits: each of them alone forbids the increase.
+    /// The fraction and the limit in bytes: each of them alone forbids the increase.
     Both,
 }
 

@@ -61,9 +61,10 @@ pub struct OutOfMemory {
     /// The largest free block that this request might have taken, of its stream or pool, or idle.
     pub largest_free: u64,
     /// The largest request of this kind that free memory could have served: by stitching, if the strategy stitches,
-    /// within the bounds on views.
+    /// within the limits on views.
     pub reachable: u64,
-    /// The figure `reachable` if there were no bounds on views; never less than `reachable`.
+    /// The figure `reachable` if there were no limits on views (their number, mappings and addresses); never less than
+    /// `reachable`.
     pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,

@@ -44,7 +44,8 @@ struct Capture {
 }
 
 impl Capture {
-    /// Returns whether the capture forbids unsafe calls (the table's second row) to a thread that is in this mode.
+    /// Returns whether the capture forbids unsafe calls (the second row of this file's table) to a thread that is in
+    /// this mode.
     fn forbids_unsafe(&self, thread: ThreadId, mode: CaptureMode) -> bool {
         let own = self.thread == thread;
         match (mode, self.mode) {

@@ -1,4 +1,4 @@
-//! The reason why a part of a device refuses a call.
+//! The reason why a part of a device (its memory, its captures …) refuses a call.
 //!
 //! Owns: the status and the text of a refusal. A refusal together with its call becomes an error.
 
@@ -11,7 +11,7 @@ pub(crate) struct Refusal {
     detail: String,
 }
 
-/// The answer of a part of the device to a call.
+/// The answer of a part of the device, such as its memory, to a call.
 pub(crate) type Answer<T> = Result<T, Refusal>;
 
 pub(crate) fn refuse(status: Status, detail: String) -> Refusal {

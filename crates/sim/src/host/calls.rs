@@ -1,4 +1,4 @@
-//! The driver's calls on host memory.
+//! The driver's calls, as [`HostDriver`] serves them: a device whose memory is the host's.
 //!
 //! Owns: which parts of the device (memory, streams, captures) serve each call, in which order. The parts check the
 //! rules.

@@ -60,8 +60,8 @@ impl StreamGate for HostDriver {
 }
 
 impl HostDriver {
-    /// Waits for at most `patience` until all marks have passed, so that the work before them is done. Returns whether
-    /// they have passed.
+    /// Waits for at most `patience` until the streams have reached all marks, so that the work before the marks is
+    /// done. Returns whether they have.
     fn pass_in_time(&self, marks: &[Arc<Mark>], patience: Duration) -> bool {
         let latest = Instant::now().checked_add(patience);
         let mut streams = self.shared.streams.lock();

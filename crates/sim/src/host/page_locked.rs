@@ -1,4 +1,4 @@
-//! Page-locked memory of the host device: plain memory. A copy is done when its call returns.
+//! Page-locked memory of the host device: ordinary memory of the process. A copy is done when its call returns.
 //!
 //! Owns: the part of the device that each call for such memory uses.
 

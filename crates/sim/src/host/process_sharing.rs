@@ -1,7 +1,7 @@
 //! Host memory that processes share: real bytes, through real descriptors.
 //!
-//! Owns: the part of the device that each call for shared memory uses, and the form of an IPC handle. The descriptor of
-//! a handle is found through `/proc`, which requires only that both processes have the same user.
+//! Owns: which parts of the device's state each call for shared memory uses, and the form of an IPC handle. The
+//! descriptor of a handle is found through `/proc`, which requires only that both processes have the same user.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -28,8 +28,8 @@ pub struct HostHold {
 
 #[derive(Debug)]
 pub(super) struct Event {
-    /// The mark of the last record in its stream, which passes once the stream's earlier work is done. For an event
-    /// that was never recorded, the mark has passed.
+    /// The mark that the event's last record left in a stream. A mark passes once the stream's earlier work is done.
+    /// For an event that was never recorded, the mark has passed.
     mark: Arc<Mark>,
     pub(super) is_recorded: bool,
     /// The captured stream in which the event was last recorded, if any.
@@ -45,16 +45,16 @@ pub(super) struct Streams {
     next_handle: u64,
     events: FxHashMap<u64, Event>,
     next_event: u64,
-    /// The lanes with a step that is due.
+    /// The lanes (streams' queues of work) of which a step, the next part of their work, can run now.
     due: VecDeque<LaneNumber>,
     /// The times at which pausing lanes continue.
     pauses: BinaryHeap<Reverse<(Instant, LaneNumber)>>,
     idle_waits: u64,
     /// The state of the random generator that chooses the next lane.
     drawn: u64,
-    /// The number of lanes that have got a due step, but for which no resting thread was notified yet.
+    /// The number of lanes whose next step of work has become due, but for which no resting thread was woken yet.
     new_steps: usize,
-    /// Whether a pause has begun for which no resting thread was notified yet.
+    /// Whether a lane's work has begun a pause, and no resting thread was told its end yet.
     new_pause: bool,
     /// Whether a lane has advanced for which the CPU may be waiting.
     advanced: bool,

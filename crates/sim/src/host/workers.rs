@@ -84,7 +84,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits on the CPU until the marks that `marks` returns have passed. Ends the held work on which the marks depend.
+    /// Waits on the CPU until all work before the marks that `marks` returns is done. Ends the held work on which the
+    /// marks depend.
     pub(super) fn wait_for(&self, marks: impl FnOnce(&mut Streams) -> Answer<Vec<Arc<Mark>>>) -> Answer<()> {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;
@@ -138,7 +139,7 @@ impl Shared {
                     self.done.notify_all();
                 }
             } else {
-                // Pauses that have ended may have completed work for which the CPU waits.
+                // Pauses (work that only takes time) that have ended may have completed work for which the CPU waits.
                 self.done.notify_all();
                 match streams.next_pause() {
                     Some(until) => drop(self.due.wait_until(&mut streams, until)),

@@ -112,7 +112,7 @@ const CONTEXT: u64 = 1 << 18;
 /// zstd's error for a frame whose content does not fit into the buffer.
 const BODY_TOO_SHORT: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
 
-/// Checks the header and unpacks the body. Returns the body with the account for reading it.
+/// Checks the header and unpacks the body. Returns the body, and the account of the memory that reading it may take.
 fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     let malformed =
         |at: usize, found: String, expected: &str| TraceError::malformed(file, Place::Byte(at as u64), found, expected);

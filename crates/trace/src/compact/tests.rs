@@ -72,7 +72,7 @@ fn streams_that_are_unused_or_listed_twice_come_back() {
     assert_eq!(read_compact("t", &file).unwrap(), trace);
 }
 
-/// A parser that rounds twice reads this decimal fraction as a neighbouring number.
+/// A parser that rounds twice reads this decimal number as a neighbouring one.
 #[test]
 fn what_is_known_of_a_job_keeps_its_last_digit() {
     let number = serde_json::json!(-6.708072638548222e+274);

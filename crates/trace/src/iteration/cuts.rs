@@ -15,8 +15,8 @@ const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
 /// The least part of its operations that an iteration before or after the others must share with its neighbour.
 const IN_COMMON: f64 = 0.75;
-/// The range before and after the expected end of an iteration in which the end is sought, as a part (1/n) of the
-/// iteration's length. The end is where fewest bytes are live in this range.
+/// The end of an iteration is sought around its expected end, up to this part (1/n) of the iteration's length before
+/// and after. The end is where fewest bytes are live in this range.
 const AROUND_PART: usize = 8;
 
 /// At both ends of the iteration with the peak, at most persistent memory and this part (1/n) of the peak's other

@@ -27,7 +27,8 @@ pub struct Kind {
     pub live: u64,
 }
 
-/// Returns the kinds of steps, the kind of the iterations first; no kinds if the iterations do not have one shape.
+/// Returns the kinds of steps, the kind of the iterations first; no kinds if the iterations do not all have the same
+/// operations.
 pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
     let tokens = match cuts.likeness {
         Likeness::Equal => blocks.equal_tokens(),
@@ -90,7 +91,7 @@ fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usi
     out
 }
 
-/// Returns the ranges `rest` without the steps of this length at `places`.
+/// Returns the ranges of operations `rest` without the steps of this length that begin at `places`.
 fn without(rest: &[Range<usize>], places: &[usize], length: usize) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     for range in rest {

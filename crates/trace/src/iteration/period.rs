@@ -5,14 +5,14 @@
 
 use rustc_hash::FxHashMap;
 
-/// The shortest length of the pieces whose repetitions are searched, and the factor from one length to the next. Long
-/// pieces are needed if a part repeats inside of the period, as the layers of a model do.
+/// The shortest length of the pieces (runs of tokens) whose repetitions are searched, and the factor from one length to
+/// the next. Long pieces are needed if a part repeats inside of the period, as the layers of a model do.
 const SHORTEST_PIECE: usize = 16;
 const LONGER: usize = 4;
 /// The number of distances that are tried for each length of a piece, the most frequent first.
 const TRIED: usize = 24;
-/// The length of the pieces that mark iterations, the least number of marks, and the factor by which the distance
-/// between two marks may differ from the mean distance.
+/// The length of the pieces (runs of tokens) that mark iterations, the least number of marks, and the factor by which
+/// the distance between two marks may differ from the mean distance.
 const MARK: usize = 64;
 const LEAST_MARKS: u32 = 3;
 const UNEVEN: usize = 2;
@@ -55,9 +55,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
 }
 
 /// Returns places that a program passes once in each iteration. Such places begin pieces of the sequence that recur at
-/// about even distances over more than half of it. Pieces that recur equally often form a group, which counts if its
-/// pieces together are at least twice as long as one piece. The result is the places of the first piece of the group
-/// that recurs most often.
+/// about even distances over more than half of the sequence. Pieces that recur equally often form a group, which counts
+/// if its pieces together are at least twice as long as one piece. The result is the places of the first piece of the
+/// group that recurs most often.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {

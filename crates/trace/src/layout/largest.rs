@@ -46,14 +46,15 @@ pub(super) struct Parts {
     pub(super) releasable: u64,
     /// The bytes of pieces of 2 MiB that are wholly free.
     granules: u64,
-    /// The free bytes at the end of a stream's last expandable segment that lie in a partly used piece: the most over
-    /// all streams.
+    /// The free bytes at the end of a stream's last expandable segment that lie in a partly used piece of 20 MiB: the
+    /// most over all streams.
     edge: u64,
-    /// The most bytes that a view gets from the free ends of two partly used pieces, before and after its whole pieces.
+    /// The most bytes that a view gets from the free ends of two partly used pieces of 20 MiB, before and after its
+    /// whole pieces.
     ends: u64,
 }
 
-/// The free end of a piece that is partly in use.
+/// The free end of a piece of 20 MiB that is partly in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     bytes: u64,
@@ -70,7 +71,8 @@ pub(super) struct PartsCounter {
     parts: Parts,
     heads: Vec<End>,
     tails: Vec<End>,
-    /// For each stream, the free bytes at the end of its last expandable segment that lie in a partly used piece.
+    /// For each stream, the free bytes at the end of its last expandable segment that lie in a partly used piece of 20
+    /// MiB.
     edges: SeededMap<StreamId, u64>,
 }
 
@@ -128,8 +130,8 @@ impl PartsCounter {
     pub(super) fn finish(mut self) -> Parts {
         self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
         self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
-        // An end shares its piece with at most one other end, and its block with at most one, so the best pair is among
-        // the few largest ends.
+        // The two ends of a pair lie in different pieces and different free blocks. An end shares its piece with at
+        // most one other end, and its block with at most one, so the best pair is among the few largest ends.
         const FEW: usize = 3;
         let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
         let pairs =
@@ -142,9 +144,9 @@ impl PartsCounter {
     }
 }
 
-/// Returns the beginning and the end of those pieces of a segment that lie wholly in the range from `from` to `to`. The
-/// last piece of a segment may be short. If the beginning is larger than the end, the range lies inside of one piece
-/// and touches neither end of the piece.
+/// Returns the beginning and the end of those pieces of `unit` bytes of a segment that lie wholly in the range from
+/// `from` to `to`. The last piece of a segment may be short. If the beginning is larger than the end, the range lies
+/// inside of one piece and touches neither end of the piece.
 fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
     let offset = (from - start).checked_next_multiple_of(unit).unwrap_or(u64::MAX);
     let first = start.saturating_add(offset).min(end);

@@ -1,4 +1,4 @@
-//! Computes layouts from a snapshot.
+//! Computes from a snapshot how each device's memory is divided (its layout).
 //!
 //! Owns: the sums. The bytes of the tables for these sums count against the memory limit of the file's reader
 //! (`memory.rs`).

@@ -24,7 +24,8 @@ const MOST: u64 = 2;
 pub enum LayoutVerdictKind {
     /// Nearly all of the reserved memory is allocated.
     TooMuchLive,
-    /// Nearly all of the reserved memory is allocated, and the device has more memory.
+    /// Nearly all of the reserved memory is allocated, and the device has more memory, which others hold or a limit
+    /// forbids.
     Others,
     /// Memory was not short: PyTorch would have given free memory back, or waited for freed memory, before it refused a
     /// request.

@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for SnapshotSeed<'_> {
 }
 /// The items of a list.
 trait Listed: Sized {
-    /// Reads the next item, and charges the heap memory to which the item points.
+    /// Reads the next item, and counts the heap memory to which the item points towards the limit in `memory`.
     fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error>;
 }
 

@@ -40,7 +40,7 @@ struct Node {
     begin: u64,
     end: u64,
     part: Part,
-    /// The time in nanoseconds by which nothing but a wait of the allocator delayed the node's beginning.
+    /// How long nothing but a wait of the allocator delayed the node's beginning, in nanoseconds.
     held: u64,
 }
 

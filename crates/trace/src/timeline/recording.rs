@@ -48,11 +48,11 @@ pub struct StartBlock {
 pub struct Line {
     /// The thread.
     pub thread: u32,
-    /// The time that the program ran before the call, since the previous line of the same thread.
+    /// The time that the program ran before the call, since the previous call of the same thread.
     pub gap_ns: u64,
     /// The time of the call without waiting. 0 for allocations and frees, whose time is that of the allocator.
     pub call_ns: u64,
-    /// The line of another thread that must end before this call begins, if any.
+    /// The line (a call) of another thread that must end before this call begins, if any.
     pub needs: Option<u32>,
     /// The call.
     pub what: What,

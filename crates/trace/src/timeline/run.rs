@@ -1,6 +1,6 @@
 //! The replay of a timeline through an allocator.
 //!
-//! Owns: the order in which threads continue, and the effect of each line.
+//! Owns: the order in which threads continue, and the effect of each line (a recorded call).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::recording::{Line, StartBlock, Synchronized, Timeline, What};
 use super::report::{StepReport, TimelineReport};
 use crate::replay::ReplayError;
 
-/// The number of lines between two calls of `progress`.
+/// The number of lines (recorded calls) between two calls of `progress`.
 const PROGRESS_EVERY: usize = 1 << 12;
 
 /// The allocator with which a timeline is replayed.
@@ -27,8 +27,8 @@ pub struct Policy {
     pub config: Option<Config>,
 }
 
-/// Replays a timeline in several passes. `progress` gets the number of lines done and the number of all lines (all
-/// passes together).
+/// Replays a timeline in several passes. `progress` gets the number of lines (recorded calls) done and the number of
+/// all lines (all passes together).
 ///
 /// Between two passes, all work ends, blocks of [`Timeline::start`] that were freed are allocated again, and all other
 /// live blocks are freed. A pass that runs out of memory is the last one, and its report has `oom` set.
@@ -81,12 +81,12 @@ struct Memory {
     driver: Arc<TimedDriver>,
 }
 
-/// The remaining lines of each thread, and the times at which lines ended.
+/// The remaining lines (recorded calls) of each thread, and the times at which lines ended.
 struct Order {
-    /// The lines of each thread, and the index of its next line.
+    /// The lines (recorded calls) of each thread, and the index of its next line.
     lines: Vec<Vec<u32>>,
     next: Vec<usize>,
-    /// The time at which each line ended; `None` before its end.
+    /// The time at which each line (a recorded call) ended; `None` before its end.
     over: Vec<Option<Moment>>,
 }
 
@@ -101,8 +101,8 @@ impl Order {
         Self { next: vec![0; lines.len()], lines, over: vec![None; timeline.lines.len()] }
     }
 
-    /// Takes the line that begins first among the lines that can begin, with the moment until which it must wait.
-    /// Returns `None` if no line can begin.
+    /// Takes the line (a recorded call) that begins first of those that can begin. Returns the line with the moment
+    /// until which it must wait; `None` if no line can begin.
     fn take(&mut self, timeline: &Timeline, clock: &Clock) -> Option<(u32, Line, Option<Moment>)> {
         let mut first: Option<(u64, u32, Line, Option<Moment>)> = None;
         for (thread, (lines, next)) in self.lines.iter().zip(&self.next).enumerate() {
@@ -240,8 +240,8 @@ impl<'t> Run<'t> {
         Ok(report)
     }
 
-    /// Ends all work, and allocates the blocks of [`Timeline::start`] again. Returns the line and the report if memory
-    /// runs out.
+    /// Ends all work, and allocates the blocks of [`Timeline::start`] again. If memory runs out, returns the report,
+    /// with 0 as the number of the recorded call.
     fn begin(&mut self) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         self.clock.lock().begin_pass();
         for block in self.timeline.start.len()..self.addresses.len() {

@@ -33,7 +33,7 @@ fn bare(lines: &str) -> u64 {
 fn the_cpu_and_the_gpu_run_side_by_side() {
     // The CPU takes 10 + 5, then the kernel takes 100. The second kernel is launched during the first.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,10,5,0,50\ns,1,0,7,d\nq,1,3,0"), 15 + 100 + 50 + 7 + 3);
-    // The CPU is later than the GPU.
+    // The second launch comes after the end of the first kernel.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,900,5,0,50\ns,1,0,0,s,0\nq,1,0,0"), 15 + 905 + 50);
     // No thread waits for the GPU.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nq,1,0,0"), 15);
@@ -70,7 +70,8 @@ fn threads_run_side_by_side_and_wait_for_each_other() {
 }
 
 /// Returns a timeline in which one stream frees memory while its work goes on, and another stream gets the memory. If
-/// 100 ms of work precede the free, a wait for this work makes the step 10 ms longer.
+/// 100 ms of work precede the free, a wait for this work makes the step 10 ms longer, since the other stream's last
+/// kernel (10 ms) then runs after it.
 fn handed_on(work_before: u64) -> String {
     let ms = 1_000_000;
     format!(
@@ -94,7 +95,8 @@ fn a_wait_costs_its_length_or_nothing() {
         let waits = passes(&timeline, Some("strategy:stitch,sharing:wait"), 4).pop().unwrap();
         assert!(waits.stream_waits >= 1, "{waits:?}");
         assert_eq!(waits.step_ns() / ms, free, "{:?}", waits.steps);
-        // The whole wait is held time, except the driver calls between the launches.
+        // After 100 ms of work the whole wait (60 ms) counts as `held_ns`, except the driver calls between the
+        // launches.
         let held = waits.steps[0].path.held_ns;
         assert!(before < 40 && held == 0 || (60 * ms - held) < ms / 10, "{held}");
         assert_eq!(waits.effective_waits > 0, before > 40);

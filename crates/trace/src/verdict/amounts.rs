@@ -4,7 +4,7 @@ use seamalloc::units::format_bytes;
 
 /// The factor from a unit to the next larger one.
 const UNIT: u64 = 1024;
-/// The power of the unit that is TiB, the largest unit.
+/// The power of 1024 that is a TiB, the largest unit.
 const TIB: u32 = 4;
 /// The number of parts of a unit: amounts are shown in hundredths of a unit.
 const SHOWN: u128 = 100;
@@ -19,7 +19,7 @@ pub(super) fn spare(bytes: u64) -> String {
     shown(bytes, |part, unit| part / unit)
 }
 
-/// Returns an amount in parts of its unit. `rounded` makes the parts whole.
+/// Returns an amount in hundredths of its unit. `rounded` makes their number whole.
 fn shown(bytes: u64, rounded: fn(u128, u128) -> u128) -> String {
     let unit = u128::from(UNIT.pow(bytes.max(1).ilog(UNIT).min(TIB)));
     let parts = rounded(u128::from(bytes) * SHOWN, unit);

@@ -32,8 +32,8 @@ pub struct Figures {
     pub persistent: Option<u64>,
     /// The lines of the program that hold the most memory at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// The need of PyTorch's native allocator with `capacity` bytes. If none of the three allocators runs the job with
-    /// `capacity` bytes, the value is the need on the device as the caller named it.
+    /// The need of PyTorch's native allocator with `capacity` bytes. If one of the three allocators runs the job only
+    /// on the whole device of the caller's options, the value is the need there.
     pub native: Need,
     /// The need of PyTorch's expandable segments.
     pub expandable: Need,
@@ -73,7 +73,7 @@ pub struct Shortage {
     /// the value is the allocator that is recommended for it.
     pub choice: Choice,
     /// The bytes that native, expandable segments and `stitch` hold on the device if one of them runs the job there,
-    /// else with plenty of memory.
+    /// else on a device with plenty of memory.
     pub enough: [Option<u64>; 3],
     /// The least memory with which `choice` runs the job, to 2 MiB; 0 if there is no such memory.
     pub needs: u64,

@@ -1,5 +1,5 @@
-//! The figures of a trace for a verdict: the job through each allocator, including the request that was refused when it
-//! was recorded.
+//! The figures of a trace for a verdict: the job through each allocator, including the request that was refused when
+//! the job was recorded.
 //!
 //! Owns: the choice of the replays for the verdict. `look.rs` chooses the moment of a replay at which memory is
 //! measured.

@@ -10,13 +10,13 @@ use std::cmp::Ordering;
 /// running program uses the same part.
 pub use seamalloc::out_of_memory::NEAR_PERCENT;
 
-/// The difference below which no action is advised, in percent of the memory held. A replay agrees with PyTorch's held
-/// memory within half a percent, and a change of the batch size makes a larger difference.
+/// The difference below which no action is advised, in percent of the memory held. This limit is above the error of a
+/// replay (half a percent of the memory that PyTorch held), and below the effect of a change of the batch size.
 pub const FEW_PERCENT: u64 = 3;
 /// The difference in bytes below which no action is advised. A CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
-/// Streams are the reason if they keep from one another at least this part (1/n) of the bytes that PyTorch's allocator
-/// holds beyond seamalloc's need or beyond live memory.
+/// The verdict names streams as the cause if they keep from one another at least this part (1/n) of the bytes that
+/// PyTorch's allocator holds beyond seamalloc's need or beyond live memory.
 pub const APART_PART: u64 = 2;
 /// seamalloc's waits are few if another allocator waits at least this many times as often.
 pub const FEWER_PART: u64 = 10;
@@ -128,9 +128,9 @@ impl Figures {
         }
     }
 
-    /// Returns the recommended allocator: the first one, by the effort of a change to it, that runs the job, and that
-    /// leaves room on the device or is beaten by none of more effort. On a smaller device the recommended allocator
-    /// never takes less effort. `None` if none of the three runs the job.
+    /// Returns the recommended allocator: of those that run the job, the one with the least effort of a change to it
+    /// that leaves room on the device, or that no allocator of more effort beats. On a smaller device the recommended
+    /// allocator never takes less effort. `None` if none of the three allocators runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();

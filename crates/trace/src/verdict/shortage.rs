@@ -62,7 +62,7 @@ impl Replays<'_> {
     }
 
     /// Searches for means with which the job runs, if none of the three allocators runs it on `figures.capacity`: the
-    /// rest of the device, other options, or less live memory.
+    /// whole device, other options, or less live memory.
     pub(super) fn seek(&mut self, figures: &mut Figures) -> Result<(), ReplayError> {
         let Some(room) = figures.capacity else { return Ok(()) };
         let mut on_device = None;

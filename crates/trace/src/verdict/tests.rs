@@ -358,7 +358,7 @@ fn what_is_kept_from_the_job_is_told_with_its_size() {
     // A caller who names a device may mean another device than the recorded one.
     let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
     assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
-    // A context and libraries stay on the device.
+    // Others hold no more than a context and libraries take, and such memory never becomes free.
     let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
     assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
     assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());

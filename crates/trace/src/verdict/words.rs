@@ -282,8 +282,8 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// Returns the words for the memory that PyTorch's allocators leave free on the device, and for how much would be
-/// enough.
+/// Returns the words for the memory that PyTorch's allocators leave free on the device, and for how much free memory
+/// would be enough to run without waits.
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
@@ -468,14 +468,14 @@ impl Figures {
         self.shortage.as_ref()?.remedy.as_deref()
     }
 
-    /// Returns whether no other allocator holds notably less.
+    /// Returns whether no other allocator holds notably less than `choice`.
     fn is_least(&self, choice: Choice) -> bool {
         let held = self.need(choice).reserved.unwrap_or(0);
         self.by_effort().iter().all(|other| saving(held, self.need(*other).reserved).is_none())
     }
 
-    /// Returns whether others hold no more of the device than libraries and a CUDA context do. Their memory never
-    /// becomes free.
+    /// Returns whether others hold no more of the device than libraries and a CUDA context do. The memory of libraries
+    /// and contexts never becomes free.
     pub(super) fn is_little_elsewhere(&self) -> bool {
         self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
     }

@@ -38,7 +38,7 @@ impl Default for Growth {
 
 /// The part of a job that grows with its steps.
 pub(crate) struct Growing<'t> {
-    /// The job whose steps grow, including the request that was refused when it was recorded.
+    /// The job whose steps grow, including the request that was refused when the job was recorded.
     job: &'t Trace,
     /// The blocks of the job that keep their size.
     persistent: Persistent,
@@ -80,7 +80,8 @@ impl<'t> Growing<'t> {
             return Ok(Growth::default());
         }
         let capacity = options.device.capacity;
-        // The bounds are in hundredths. `low` runs, or is 0. `high` does not run, or is beyond the search.
+        // The bounds of the factor are in hundredths. The job runs with `low`, or `low` is 0. The job does not run with
+        // `high`, or `high` is beyond the search.
         let runs = reserved.is_some();
         let mut low = if runs { WHOLE } else { 0 };
         let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });

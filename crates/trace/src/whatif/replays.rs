@@ -68,7 +68,7 @@ impl<'t> Replays<'t> {
         self.trace
     }
 
-    /// Returns the job, including the request that was refused when it was recorded.
+    /// Returns the job, including the request that was refused when the job was recorded.
     pub(crate) fn job(&self) -> &Cow<'t, Trace> {
         &self.job
     }

@@ -41,7 +41,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// Makes a tape with the default stream and `side` further streams.
+    /// Makes a tape (a trace in the making) with the default stream and `side` further streams.
     pub(super) fn new(side: u32) -> Self {
         let streams = (0..=u64::from(side)).map(StreamId).collect();
         Self { streams, events: Vec::new(), blocks: 0, live: 0, stream: 0, limit: MAX_EVENTS, full: false }
@@ -63,7 +63,8 @@ impl Tape {
     pub(super) fn alloc(&mut self, size: u64) -> Block {
         let block = Block { id: self.blocks, size: size.max(1) };
         self.blocks += u32::from(self.push(TraceEvent::Alloc { size: block.size, stream: self.stream }));
-        // The bytes count on a full tape too, so that patterns that fill memory up to a bound reach their end.
+        // The bytes count on a full tape (a trace at its limit of events) too, so that patterns that fill memory up to
+        // a bound reach their end.
         self.live += block.size;
         block
     }
@@ -123,7 +124,8 @@ impl Tape {
     }
 
     fn push(&mut self, event: TraceEvent) -> bool {
-        // A full tape stays full, since a missing event in the middle would make the rest invalid.
+        // A trace that has reached its limit takes no more events, since a missing event in the middle would make the
+        // rest invalid.
         self.full |= self.events.len() >= self.limit;
         if !self.full {
             self.events.push(event);

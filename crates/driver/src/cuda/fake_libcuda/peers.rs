@@ -60,8 +60,8 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // The peer's context can use plain memory already, as if another library had enabled that. A peer with access to
-    // mapped memory gets access to plain memory too.
+    // The peer's context can use plain memory (of `cuMemAlloc`) already, as if another library had enabled that. A peer
+    // with access to mapped memory gets access to plain memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();

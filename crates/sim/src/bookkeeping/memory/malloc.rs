@@ -49,7 +49,8 @@ impl<P> Memory<P> {
         Ok(address)
     }
 
-    /// Ends one opening by `open`. When the last opening ends, `give_back` is called with the size in bytes.
+    /// Ends one opening of another device's allocation by `open`. When the last opening ends, `give_back` is called
+    /// with the size in bytes.
     pub(crate) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         let opened =
             self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));

@@ -2,9 +2,9 @@
 //!
 //! Owns: the memory at each address, the physical bytes held, and the driver's rules about addresses, handles and
 //! mappings. `malloc.rs` has the rules about allocations, and `ranges.rs` the rules about the use of memory. Other
-//! files have time, streams and costs. Each call receives a function, the machine's side of the call, which provides
+//! files have time, streams and costs. Each call receives a function of the device, which provides real or simulated
 //! addresses and bytes. This function runs after the rules are checked and before any change is noted. So a call that
-//! is refused, by a rule or by the machine, has changed no state.
+//! is refused, by a rule or by this function, has changed no state.
 
 mod malloc;
 mod pooled;
@@ -117,8 +117,7 @@ pub(crate) struct Memory<P> {
 }
 
 impl<P> Memory<P> {
-    /// Makes the memory of a device with `capacity` bytes. The device may use `host_capacity` bytes of the machine's
-    /// memory.
+    /// Makes the memory of a device with `capacity` bytes. The device may use `host_capacity` bytes of host memory.
     pub(crate) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             capacity,
@@ -205,7 +204,7 @@ impl<P> Memory<P> {
         Ok(self.add(number, Physical { on_host: true, ..Physical::new(size, backing) }))
     }
 
-    /// Returns whether the memory mapped at an address belongs to the machine.
+    /// Returns whether the memory mapped at an address is host memory.
     pub(crate) fn is_on_host(&self, address: u64) -> bool {
         let mapping = self.mappings.range(..=address).next_back().filter(|(at, mapping)| *at + mapping.size > address);
         mapping.and_then(|(_, mapping)| self.physical.get(&mapping.physical)).is_some_and(|physical| physical.on_host)
