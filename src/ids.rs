@@ -23,7 +23,7 @@ impl Class {
     }
 }
 
-/// Where physical memory is counted that is part of no block, because a failed call could not be undone yet.
+/// The account that counts physical memory which is part of no block, because a failed call could not be undone yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     /// Memory of the device, for a class of requests.

@@ -211,7 +211,7 @@ fn per_thread() -> Failure {
 /// The user pointer of C's callbacks.
 pub(crate) struct User(*mut c_void);
 
-// SAFETY: the library does not dereference the pointer; the header says that any thread calls callbacks.
+// SAFETY: the library does not dereference the pointer; `seamalloc.h` says that any thread calls callbacks.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}

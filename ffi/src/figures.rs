@@ -325,7 +325,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     Ok(stats.into())
 }
 
-/// Returns the figures by their names, which are those of `seam_stats` for the groups in [`RENAMED`].
+/// Returns the figures by their names. Members of the groups in [`RENAMED`] have the names of `seam_stats`.
 fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     let failed = |error| Failure::new(Status::Internal, error);
     let Value::Object(mut stats) = serde_json::to_value(figures).map_err(failed)? else { return Ok(Map::new()) };

@@ -26,7 +26,7 @@ const PENDING: Duration = Duration::from_secs(30);
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let config = instance.allocator.config();
     let after_s = config.idle_release_s;
-    // No other strategy has pending waits to warn of.
+    // Only with these options may waits of streams for one another stay pending, of which the thread warns.
     let waits = config.strategy == StrategyKind::Stitch && config.sharing == StreamSharing::Wait;
     let id = registry::add(instance)?;
     live::serve_if_asked();

@@ -29,10 +29,11 @@ impl Source for Handles {
 
 /// Reports the allocators of this process, including those that are created later, to other processes of the same user
 /// from now on: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
-/// name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
-/// `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
-/// SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
-/// nothing if such a thread runs already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
+/// name, which must not exist. If `path` is NULL, the name is NAMESPACE-PID.sock (NAMESPACE: the inode of the process's
+/// PID namespace) in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket is
+/// removed when the process ends by exit. The environment variable SEAMALLOC_SERVE (1, or a socket's name) has the same
+/// effect when the first allocator is created. The function does nothing if such a thread runs already. Returns
+/// `SEAM_STATUS_FILE` if the socket cannot be made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
     call(|| {

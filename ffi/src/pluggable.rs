@@ -39,7 +39,7 @@ type Plugged = (AllocatorId, &'static Instance);
 struct Device {
     opened: OnceLock<Plugged>,
     /// A lock that is held while the allocator is opened. It has the error of invalid options, which is permanent.
-    /// Other failures may pass, such as that of a device whose memory others use up.
+    /// Other failures may be temporary, for example while others use up the device's memory.
     refused: Mutex<Option<(Status, String)>>,
     reported: AtomicBool,
 }

@@ -147,7 +147,8 @@ pub struct PoolStats {
     /// The size of this struct: set it to `sizeof(seam_pool_stats)` before the call. After the call it is the size that
     /// was filled in.
     pub size: usize,
-    /// The number of uses that were not released; 0 while the pool's memory waits for the device.
+    /// The number of uses (calls that created or opened the pool) that were not released; 0 while the pool's memory
+    /// waits for the device.
     pub uses: u64,
     /// 1 while requests are routed to the pool.
     pub routed: u64,

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn seam_share(
         (*length, *offset) = (shared.handle.len(), shared.offset);
         // Another thread may have freed the allocation meanwhile, and allocated a larger one at its address.
         fits(*length, capacity)?;
-        // SAFETY: as above: the buffer has room for as many bytes.
+        // SAFETY: as above. The handle fits in the `capacity` bytes of the buffer.
         unsafe { handle.cast::<u8>().copy_from_nonoverlapping(shared.handle.as_ptr(), shared.handle.len()) };
         Ok(())
     })

@@ -60,8 +60,8 @@ impl Pools<'_> {
     /// while requests are routed to another pool.
     ///
     /// # Errors
-    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no
-    /// use; [`Error::Source`] if the pool's own source failed.
+    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if every use of the
+    /// pool was released; [`Error::Source`] if the pool's own source failed.
     pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.0.core.lock();
         let core = &mut **guard;

@@ -28,10 +28,11 @@ impl Pools<'_> {
     /// allocated. If some of the pool's memory was freed in the order of a stream, the CPU waits for that stream.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool has no use (nothing has changed); [`Error::NotRestorable`] if a block cannot
-    /// be handed out again, as always with other strategies than `stitch` and for pools with segments of their own;
-    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed;
-    /// [`Error::HostMemory`]: some of the pool's blocks may have been freed, and the same call can succeed later.
+    /// [`Error::UnknownPool`] if every use and route of the pool has ended (nothing has changed);
+    /// [`Error::NotRestorable`] if a block cannot be handed out again, as always with other strategies than `stitch`
+    /// and for pools with segments of their own; [`Error::NotGrowable`] while an allocation of the pool grows in place;
+    /// [`Error::Driver`] if a wait failed; [`Error::HostMemory`]: some of the pool's blocks may have been freed, and
+    /// the same call can succeed later.
     pub fn restore(self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;

@@ -2,7 +2,7 @@
 //! block.
 //!
 //! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free
-//! at once.
+//! immediately.
 
 use super::core::{Allocator, Core};
 use super::freed::FreePath;

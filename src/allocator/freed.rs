@@ -28,7 +28,7 @@ pub(super) enum FreePath {
 }
 
 impl Core {
-    /// Frees the last part of an allocation that grows, which was taken out of the table of live allocations.
+    /// Frees the last part of an allocation that grows. The part was taken out of the table of live allocations.
     pub(super) fn free_part(&mut self, id: BlockId) -> Result<()> {
         let Block { address, size, pool, .. } = *self.heap.block(id);
         self.heap.end_part(id, true);
@@ -61,7 +61,7 @@ impl Core {
         self.checked()
     }
 
-    /// Returns the free path of a block that other streams use, that belongs to a private pool, or that guard mode
+    /// Returns the way to free a block that other streams use, that belongs to a private pool, or that guard mode
     /// watches.
     pub(super) fn path_of_used(&self, id: BlockId) -> FreePath {
         let Block { kind, pool, .. } = *self.heap.block(id);

@@ -57,8 +57,8 @@ impl GrowingAllocations<'_> {
     ///
     /// # Errors
     /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
-    /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses;
-    /// [`Error::HostMemory`]; [`Error::Driver`].
+    /// [`Error::OutOfMemory`] if the bounds on views (such as `max_views`), or the device, have no room for the
+    /// addresses; [`Error::HostMemory`]; [`Error::Driver`].
     pub fn reserve(self, capacity: u64, stream: StreamId) -> Result<u64> {
         self.0.reserve_for(None, capacity, stream)
     }

@@ -32,8 +32,8 @@ impl Allocator {
 
 impl GuardMode<'_> {
     /// Returns the live or freed allocation to which an address belongs, or at whose edge it lies. Returns `None` if no
-    /// such allocation is known, or guard mode is off. The call works after the context was lost, since it makes no
-    /// driver call.
+    /// such allocation is known, or guard mode is off. The call also works after the context was lost, since it makes
+    /// no driver call.
     #[must_use]
     pub fn explain(self, address: u64) -> Option<Explanation> {
         self.0.core.lock().features.guard.as_ref()?.explain(address)
@@ -97,7 +97,8 @@ impl GuardMode<'_> {
     /// number by which the program names the event; recording the same number again replaces the earlier record.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.
+    /// [`Error::Driver`](crate::Error::Driver) if `stream` is `cudaStreamPerThread`, which is another stream in each
+    /// thread.
     pub fn record_event(self, event: u64, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -110,7 +111,8 @@ impl GuardMode<'_> {
     /// Tells guard mode that later work of `stream` waits for an event of [`Self::record_event`].
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.
+    /// [`Error::Driver`](crate::Error::Driver) if `stream` is `cudaStreamPerThread`, which is another stream in each
+    /// thread.
     pub fn record_wait(self, stream: StreamId, event: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;

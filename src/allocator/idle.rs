@@ -54,16 +54,16 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct IdleRelease {
     after: Duration,
-    /// The numbers of allocations and frees at the last look.
+    /// The numbers of allocations and frees at the last call of [`Self::tick`].
     seen: Option<(u64, u64)>,
-    /// The time at which these numbers last changed.
+    /// The time at which the numbers in `seen` last changed.
     since: Duration,
-    /// The number of looks in this idle time that tried to give memory back.
+    /// The number of calls of [`Self::tick`] in this idle time that tried to give memory back.
     looks: u32,
 }
 
-/// The most looks in one idle time that try to give memory back. The first look only records events, and work on the
-/// GPU may still run at the second look.
+/// The most calls of [`IdleRelease::tick`] in one idle time that try to give memory back. The first call only records
+/// events, and work on the GPU may still run at the second.
 const MOST_LOOKS: u32 = 60;
 
 impl IdleRelease {

@@ -193,8 +193,9 @@ fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Resul
     streams.pending_bytes(on.heap, wanted)
 }
 
-/// Returns the bytes by which memory can grow (0 without pending memory), if the request should wait: pending memory
-/// may serve it, or the option `wait_ms` bounds its waits. Returns `None` if the request should not wait.
+/// Decides whether a request should wait: it should if pending memory may serve it, and always with the option
+/// `wait_ms`. Returns the bytes by which memory can grow (0 without pending memory), or `None` if the request should
+/// not wait.
 fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();

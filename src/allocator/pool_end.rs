@@ -16,8 +16,8 @@ impl Core {
         for stream in self.heap.streams_to_pass(owner)? {
             // An external stream may be gone, so the CPU waits for the device.
             let external = self.heap.is_external(stream);
-            // During a capture the CPU cannot wait for the device, and the default stream's wait may include a captured
-            // stream.
+            // During a capture the CPU cannot wait for the device, and a wait for the default stream may include a
+            // captured stream.
             if capturing && (external || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Core {
             }
         }
         if slept && !self.capturing() {
-            // Views of the pool map no memory any more.
+            // Views of the pool map no memory any more, and are dropped.
             self.timed(|_, context| finish_drops(context))?;
         }
         Ok(())

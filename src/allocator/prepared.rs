@@ -107,7 +107,7 @@ impl Core {
         self.heap.fit(&prepared.request, rules)
     }
 
-    /// Hands out a block that is in no index. Returns its address.
+    /// Hands out a block that is in no index of free blocks. Returns its address.
     pub(super) fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
         if prepared.private.is_some() {
             let reserved = self.heap.reserve_private(id);
@@ -158,8 +158,8 @@ impl Core {
         Ok(Some(id))
     }
 
-    /// Prepares the request again, since the lock was not held meanwhile: the private pool may have changed, and a
-    /// stream that held no memory may have lost its pool to another stream.
+    /// Prepares the request again after the lock was released: the private pool may have changed, and a stream that
+    /// held no memory may have lost its pool to another stream.
     pub(super) fn prepare_again(&mut self, asked: &AllocRequest) -> Result<Prepared> {
         if let Some(owner) = asked.owner {
             self.heap.private().exists(owner)?;

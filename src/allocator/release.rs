@@ -1,7 +1,8 @@
 //! Memory goes back to the driver.
 //!
-//! Owns: `empty_cache`, `trim`, the limits, and the end of an allocator. All of them reclaim in the same order: wait
-//! for frees, take the memory of ended private pools, and let the strategy release.
+//! Owns: `empty_cache`, `trim`, the limits, and the end of an allocator. All of them reclaim memory in the same order:
+//! wait until frees are complete, take back the memory of ended private pools, and let the strategy release free
+//! memory.
 
 use super::core::{Allocator, Core};
 use super::operations::{MemoryLimits, Pools};
@@ -75,7 +76,7 @@ impl Allocator {
 impl Pools<'_> {
     /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
     /// Returns the bytes given back. Returns 0 during a stream capture, and if the pool has a use or is gone. A pool
-    /// without segments of its own that no capture has used is gone from its release on.
+    /// that no capture has used, and that has no segments of its own, is gone from its release on.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
@@ -163,8 +164,8 @@ impl Core {
     }
 }
 
-/// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
-/// pool's source is returned last, after all other steps.
+/// Waits until frees are complete, takes back the memory of ended private pools, and lets the strategy release free
+/// memory. An error of a private pool's source is returned last, after all other steps.
 pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
     // Memory that a failed call has left mapped goes first. Strategies that map no memory do not ask for this rollback
     // themselves, but guard mode maps memory for them too.

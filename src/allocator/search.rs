@@ -25,7 +25,7 @@ pub(super) struct Search<'a, 'guard> {
     /// If the bounds on views forbade a view at the last try: the usage that all views would have had together with
     /// that view.
     pub(super) refused: Option<ViewUsage>,
-    /// Bytes by which memory can grow, if the request should wait for pending memory.
+    /// Set if the request should wait for pending memory: the bytes by which memory can grow.
     pub(super) room: Option<u64>,
 }
 

@@ -54,7 +54,7 @@ impl Core {
     }
 
     /// Returns whether a stream is being captured without the allocator being told: a wait for the device would
-    /// invalidate that capture. The driver is not asked about external streams, and streams that made no request.
+    /// invalidate that capture. The driver is not asked about external streams, or about streams that made no request.
     fn some_stream_is_captured(&self) -> bool {
         let captured = |large| {
             let pool = self.heap.pool(large);

@@ -1,4 +1,4 @@
-//! Streams within a request and a free: registered at their first request, and named as users of a block.
+//! The streams that requests and frees name: registered at their first request, and noted as users of a block.
 
 use super::core::Core;
 use crate::error::{Error, Result};

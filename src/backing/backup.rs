@@ -104,7 +104,7 @@ pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup:
     result.map(|()| saved)
 }
 
-/// Copies the runs of live bytes to page-locked memory: first to buffers from the stock, then to new buffers.
+/// Copies the runs of live bytes to page-locked memory: first to kept buffers, then to new buffers.
 fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     let (mut left, mut known) = (runs.bytes(), 0);
     let mut copy_all = |context: &mut StrategyContext<'_>, to: &mut Vec<Locked>| -> Result<()> {
@@ -237,8 +237,8 @@ fn stage_for(context: &mut StrategyContext<'_>, bytes: u64) -> Result<Vec<Locked
     Ok(stage)
 }
 
-/// Puts the page-locked memory of the stage back into the stock. If a copy `failed`, the function first waits for
-/// copies that may be under way.
+/// Keeps the page-locked memory of the stage for later copies. If a copy `failed`, the function first waits for copies
+/// that may be under way.
 fn end_stage(context: &mut StrategyContext<'_>, stage: Vec<Locked>, failed: bool) {
     if failed {
         settle(context, &stage);
@@ -269,7 +269,7 @@ fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     Ok(locked)
 }
 
-/// Gives page-locked memory back to the host. If the call fails, the memory goes to the stock.
+/// Gives page-locked memory back to the host. If the call fails, the memory is kept for later copies.
 fn free(context: &mut StrategyContext<'_>, locked: Locked) {
     match context.driver.host_free(locked.buffer) {
         Ok(()) => context.heap.private_mut().stock_mut().gone(locked),

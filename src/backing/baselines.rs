@@ -84,8 +84,8 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for the pieces that leave `mapping` if a unit cannot be unmapped, and for the number of units unmapped in
-    // each of the `sources`.
+    // Room for the pieces that are split off `mapping` if unmapping a unit fails, and for the number of units unmapped
+    // in each of the `sources`.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
     let mut mapping = context.map(mapping)?;

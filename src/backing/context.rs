@@ -177,7 +177,7 @@ impl<T> InTurn<T> for MissResult<T> {
 }
 
 impl Miss {
-    /// The miss of a request that found too little memory, although no limit refused it a view.
+    /// The miss of a request for which too little memory was found, and for which the bounds on views refused no view.
     pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
 }
 

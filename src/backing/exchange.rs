@@ -29,7 +29,7 @@ use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// How often mapping live memory again is tried at once after a failure.
+/// How often mapping live memory again is tried immediately after a failure.
 const RESTORES: u32 = 4;
 
 /// How an exchange treats the contents of a part.

@@ -30,8 +30,8 @@ const TRIES: [(u64, bool); 7] = [
     (LONGEST_NS, false),
 ];
 const LONGEST_NS: u64 = 200_000_000;
-/// The longest pause between two tries to close the gate: so many times the last try's time limit, and at most so many
-/// nanoseconds.
+/// The longest pause between two tries to close the gate: `PAUSES` times the last try's time limit, and at most
+/// `PAUSE_NS` nanoseconds.
 const PAUSES: u64 = 4;
 const PAUSE_NS: u64 = 20_000_000;
 

@@ -1,4 +1,5 @@
-//! Mappings, handles and places that failed calls left behind, and how they are undone.
+//! Mappings, handles and places (addresses of live memory that is not mapped now) that failed calls left behind, and
+//! how they are undone.
 //!
 //! Owns: the mappings, handles and places that could not be undone at once. Their memory counts as reserved. Undoing is
 //! tried again before the next change.

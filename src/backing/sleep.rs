@@ -140,7 +140,7 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
 /// Gives back memory with which a pool could not wake. A place that cannot be unmapped now is unmapped later. Until
 /// then the memory counts as held, and its release waits for the unmapping.
 fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
-    // Runs of places that cannot be unmapped here are unmapped later, in the same order.
+    // Places (mapped ranges) that cannot be unmapped now are unmapped later, in the same order.
     left.retain_mut(|run| run.mapping.undo(context.driver).is_err());
     if left.is_empty() {
         context.rollback.undo(context.heap, context.driver, memory);

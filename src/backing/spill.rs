@@ -245,7 +245,7 @@ pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
 pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]>, spare: u64) -> Result<u64> {
     drop_spilled(context)?;
     if context.config.spill.is_none() && only.is_none() {
-        // These are parts of a split chunk: one gate serves all of them.
+        // Only parts of split chunks are spilled: the gate is closed once for all of them.
         let before = context.heap.spilled();
         return match return_split(context, Span::between(0, u64::MAX)) {
             Err(Miss::Failed(error)) => Err(error),

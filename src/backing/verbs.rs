@@ -109,7 +109,7 @@ impl StrategyContext<'_> {
     }
 
     /// Counts the bytes by which memory grew for a request, although the request could have waited for blocks that
-    /// recorded streams use.
+    /// streams named by `record_stream` use.
     pub(crate) fn count_growth_for_wait(&mut self, request: &Request, bytes: u64) -> Result<()> {
         let (streams, on) = self.on_streams();
         if streams.has_recorded(&on, request)? {

@@ -120,7 +120,7 @@ pub(crate) fn usage_of_kept_views(heap: &Heap) -> ViewUsage {
     })
 }
 
-/// Drops a view without users that every stream has passed.
+/// Drops a view that no block uses and that every stream has passed.
 pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result<(), Error> {
     let Some(view) = context.heap.views().get(id) else { return Ok(()) };
     let (span, reservation, mappings) = (view.span(), view.reservation(), view.mappings());
@@ -162,8 +162,8 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views without mappings and without users. A view that consists only of holes may still
-/// have users.
+/// Gives back the addresses of views in which no chunk is mapped and which no block uses. A view that consists only of
+/// holes may still be in use.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
     let heap = &*context.heap;
     let is_unused = |view: &View| view.chunks.is_empty() && view.users == 0;

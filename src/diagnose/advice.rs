@@ -51,14 +51,14 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         }
         // If the driver did not report its free memory, it is unknown whether the whole device would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
-        // A refusal because of the bounds on views does not come from the driver.
+        // A refusal because of the bounds on views (such as `max_views`) does not come from the driver.
         () if figures.is_refused_by_driver() && input.refused.is_none() => Cause::Refused,
         () if figures.capturing => Cause::Capture,
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // After the bounds on views have refused a view, all means are tried. These may move memory, so that no free
-        // ranges are left to join.
+        // After the bounds on views (such as `max_views`) have refused a view, all means are tried. These may move
+        // memory, so that no free ranges are left to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
@@ -75,7 +75,7 @@ fn wait_longer(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     helps.then_some(Advice::WaitLonger { pending })
 }
 
-/// Advises bounds on views within which the refused view would have been built.
+/// Advises higher bounds on views (`max_views` and others), with which the refused view would have been built.
 fn more_views(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let refused = input.refused.filter(|_| figures.servable >= input.request.size)?;
     if !figures.has_plenty(Assumption::AsIs) {
@@ -133,7 +133,7 @@ fn plain_memory(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
     (helps && figures.exceeded_by(segment).is_none()).then_some(Advice::PlainMemory)
 }
 
-/// Advises a higher limit, if the device has room for it.
+/// Advises a higher limit, if the device has room for the growth.
 fn raise_limit(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let info = input.device.filter(|info| figures.growth <= info.free.saturating_sub(input.limits.headroom()));
     let limit = info.and_then(|_| figures.exceeded())?;

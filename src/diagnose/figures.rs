@@ -27,8 +27,8 @@ pub(super) struct Figures<'a> {
     /// Whether views join free memory.
     pub(super) stitches: bool,
     pub(super) capturing: bool,
-    /// The largest request that free memory could serve if views had no bounds: `servable` with the memory that the
-    /// request's stream may take, `servable_across` with the memory of all streams.
+    /// The largest request that free memory could serve without the bounds on views (`max_views` and others):
+    /// `servable` with the memory that the request's stream may take, `servable_across` with the memory of all streams.
     pub(super) servable: u64,
     pub(super) servable_across: u64,
     /// The bytes by which memory would have to grow.
@@ -41,7 +41,7 @@ pub(super) struct Figures<'a> {
     pub(super) needed: u64,
     /// The free bytes of other private pools.
     pub(super) fenced: u64,
-    /// An advice that depends on how memory would lie under another option is given only if so many bytes are left
+    /// An advice that depends on how memory would lie under another option is given only if this many bytes are left
     /// over.
     pub(super) margin: u64,
 }
@@ -84,7 +84,7 @@ impl<'a> Figures<'a> {
         let ReportInput { heap, request, limits, properties, device, .. } = *self.input;
         let total = device.map_or(properties.total_memory, |info| info.total);
         let most = limits.lowest().unwrap_or(u64::MAX).min(total.saturating_sub(limits.headroom()));
-        // A source of the program may have memory that is not the device's.
+        // The program may give a private pool a source of segments, whose memory need not be the device's.
         request.size > most && !heap.has_source(request.pool)
     }
 
@@ -94,8 +94,8 @@ impl<'a> Figures<'a> {
         self.servable_across > self.servable && (self.servable_across >= self.input.request.size || grown())
     }
 
-    /// Returns whether even a somewhat larger request would have been served: under another option, memory may lie
-    /// differently. During a capture, the memory that a wait would have freed is unknown.
+    /// Returns whether even a somewhat larger request would have been served, since memory may lie differently under
+    /// another option. Returns `false` during a capture: the memory that a wait would have freed is unknown.
     pub(super) fn has_plenty(&self, assumption: Assumption) -> bool {
         // The ends of the request's view might lie elsewhere in a chunk.
         let more = self.margin.max(largest_chunk(self.input.heap));
@@ -143,7 +143,8 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Returns whether one more view, over any chunks, is within the bounds. `gmlake` refuses no view for a bound.
+    /// Returns whether the bounds on views (`max_views` and others) allow one more view, over any chunks. `gmlake` has
+    /// no such bounds.
     pub(super) fn has_room_for_views(&self) -> bool {
         if self.input.config.strategy == StrategyKind::Gmlake {
             return true;
@@ -200,7 +201,8 @@ impl<'a> Figures<'a> {
     pub(super) fn at_most(&self) -> u64 {
         let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);
-        // If the bounds on views leave no room for another one, only memory in one piece is certain to serve.
+        // If the bounds on views (such as `max_views`) leave no room for another view, only memory in one piece is
+        // certain to serve.
         let (assumption, servable) = match self.has_room_for_views() {
             true => (Assumption::AsIs, self.servable),
             false => (Assumption::NoMoreViews, self.largest_free()),

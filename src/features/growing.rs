@@ -208,7 +208,7 @@ impl Growths {
     /// Notes that a stream uses an allocation, and will use its later parts.
     pub(crate) fn name(&mut self, address: u64, stream: StreamId) -> Result<()> {
         let growth = self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
-        // Once the allocation's own stream has ended, its handle names another stream.
+        // Once the allocation's own stream was forgotten, its handle may name another stream.
         if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
         }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// The bytes to ask for in addition to the missing bytes, for each earlier answer after which the request failed again.
 /// The driver sometimes refuses memory that it reports as free.
 const MORE_EACH_TIME: u64 = 32 << 20;
-/// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom, which saves
-/// time: before each question, it gives back its own free memory and the CPU waits for the GPU.
+/// The least amount to ask other processes for, as a part (1/n) of the memory held. A growing process then asks seldom,
+/// which saves time: before each question, it gives back its own free memory and the CPU waits for the GPU.
 const AHEAD: u64 = 8;
 /// The number of answers after which the bytes to ask for grow no more by [`MORE_EACH_TIME`].
 const TIMES_MORE: u64 = 8;

@@ -43,8 +43,8 @@ impl Heap {
         }
     }
 
-    /// Adds the segments that a snapshot shows for one segment of the heap. A new segment begins wherever the kind of
-    /// memory changes.
+    /// Adds the segments that a snapshot shows for one segment of the heap. A new segment begins wherever the class
+    /// (small, large), the stream or the private pool of the memory changes.
     fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) -> Grown<()> {
         let expandable = !matches!(segment.backing, Backing::Malloc);
         let mut open: Option<SegmentInfo> = None;

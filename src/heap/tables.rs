@@ -25,8 +25,9 @@ use crate::span::Span;
 pub(crate) struct HeapRules {
     /// The least bytes of a block that counts as oversize.
     pub(crate) oversize_from: u64,
-    /// Whether idle ranges join the pool of a block freed beside them. Such ranges are then no longer idle. So the rule
-    /// is only for strategies in which other streams can wait for these ranges.
+    /// Whether idle ranges join the pool of a block freed beside them. Such ranges are then no longer idle: at most
+    /// after a wait on the GPU can another stream get them. So the rule is off with `sharing:completed`, with which no
+    /// stream waits.
     pub(crate) adopts_idle: bool,
     /// Whether memory at home moves between streams, so that no single stream owns it.
     pub(crate) home_is_shared: bool,

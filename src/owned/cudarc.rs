@@ -221,7 +221,7 @@ unsafe impl<'a, 'b: 'a, T, A: Deref<Target = Allocator>> PushKernelArg<&'b CudaB
     }
 }
 
-// SAFETY: as for a shared `CudaBlock`, the slice is passed on to its own implementation.
+// SAFETY: the slice in the block is passed on to its own implementation, as for `&CudaBlock`.
 #[allow(unsafe_code, reason = "the trait is unsafe, since what it takes goes to a kernel")]
 unsafe impl<'a, 'b: 'a, T, A: Deref<Target = Allocator>> PushKernelArg<&'b mut CudaBlock<T, A>> for LaunchArgs<'a> {
     #[inline(always)]

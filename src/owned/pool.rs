@@ -157,7 +157,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     }
 
     /// Routes the requests that `route` covers to the pool, until the returned route ends. A pool has one route at a
-    /// time, or several routes of threads.
+    /// time, or several routes that cover threads ([`Route::this_thread`], [`Route::other_threads`]).
     ///
     /// # Errors
     /// The errors of [`Pools::begin`](crate::operations::Pools::begin).

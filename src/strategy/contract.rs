@@ -52,7 +52,7 @@ pub(crate) struct Rules {
     /// time to time another request, queries these events, so that a waiting block does not make every hit call the
     /// driver.
     pub(crate) polls_first: bool,
-    /// The rule when memory freed on one stream may serve another stream.
+    /// The rule that says when memory freed on one stream may serve another stream.
     pub(crate) sharing: StreamSharing,
     /// Whether memory that a stream has freed at home becomes idle once the stream has passed the free. If true, long
     /// epochs are ended, and passed memory is made idle when live memory is low.
@@ -115,7 +115,7 @@ impl Rules {
 pub(crate) enum FreeUsedBy {
     /// No other stream gets the block. Giving the block back waits for the device (`cudaFree`).
     DeviceWaits,
-    /// The block is protected by the epoch in which it is freed.
+    /// The epoch in which the block is freed protects it: whoever waits for the epoch also waits for the named stream.
     Epoch,
     /// The block waits for the named stream, as if `record_stream` had named it. Nothing else protects the block.
     RecordStream,
@@ -124,15 +124,15 @@ pub(crate) enum FreeUsedBy {
 /// The means by which a strategy may serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
-    /// Free memory without new mappings: one range, or an existing view. No new memory is taken. Only strategies that
-    /// wait for the oldest work tell these means from [`Means::Cheap`].
+    /// Free memory without new mappings: one range, or an existing view. No new memory is taken. Only strategies with
+    /// [`Rules::waits_for_oldest`] distinguish these means from [`Means::Cheap`].
     AsMapped,
     /// Memory that can be had without a wait of the CPU for the GPU, and without giving back to the driver any memory
     /// that could serve later requests.
     Cheap,
     /// Used after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request cannot
     /// use where it lies, is given back, and memory grows by as much. The CPU does not wait. The allocator uses these
-    /// means only for strategies that wait for the oldest work.
+    /// means only for strategies with [`Rules::waits_for_oldest`].
     Passed,
     /// Used after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request cannot use
     /// where it lies is given back, and memory grows by as much.
@@ -191,8 +191,8 @@ impl Target {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns whether `free` bytes of free memory count as enough for the target; with `may_wait`, also too few do.
-    /// Returns `None` if they are too few, so that none are given back.
+    /// Returns `None` if `free` bytes of free memory are too few for the target and `partly` is false, so that none are
+    /// given back. Otherwise returns whether they count as enough; with `may_wait`, also too few do.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)

@@ -63,8 +63,9 @@ impl MallocLike for Expandable {
     }
 }
 
-/// Maps parts from the block `found` on, or in a new segment with between `least` and `most` bytes of addresses. If
-/// mapping fails, the new segment is given back. Returns the free block that contains the last part.
+/// Maps memory at unmapped parts of a segment, from the block `found` on, or in a new segment with between `least` and
+/// `most` bytes of addresses. If mapping fails, the new segment is given back. Returns the free block that contains the
+/// last part.
 pub(super) fn grow_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,

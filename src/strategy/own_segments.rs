@@ -22,9 +22,9 @@ pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules 
 }
 
 /// Serves a request from a new segment. If no segment can be had, and if all means may be used and no stream is being
-/// captured, the function waits for recorded streams, reclaims ended private pools, and searches the free blocks. If no
-/// block fits, the function releases the bytes of one segment and tries a new segment. If that fails too, the function
-/// releases everything and tries again.
+/// captured, the function waits for streams named by `record_stream`, reclaims ended private pools, and searches the
+/// free blocks. If no block fits, the function releases the bytes of one segment and tries a new segment. If that fails
+/// too, the function releases everything and tries again.
 pub(crate) fn serve_own_segments(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,

@@ -6,12 +6,13 @@
 use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 
-/// The events of the streams that use live and held blocks, by block. Dropped events can be reused.
+/// The events of the streams that use live blocks, and blocks whose free was put off, by block. Dropped events can be
+/// reused.
 #[derive(Debug, Default)]
 pub(super) struct NamedEvents(pub(super) FxHashMap<BlockId, Vec<(StreamId, EventId)>>);
 
 impl NamedEvents {
-    /// Returns the event of a stream for a live or held block; `None` if there is none.
+    /// Returns the event of a stream for a live block, or for a block whose free was put off; `None` if there is none.
     pub(super) fn event_of(&self, id: BlockId, stream: StreamId) -> Option<EventId> {
         self.0.get(&id)?.iter().find(|(of, _)| *of == stream).map(|(_, event)| *event)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The most streams whose last wait is kept. Beyond that, a new wait replaces the oldest one.
 const MOST: usize = 64;
 
-/// The last wait of a stream for work of the present round.
+/// The last wait of a stream for recent work (of the present round) of another stream.
 #[derive(Debug)]
 struct NewWait {
     waiting: StreamId,
@@ -33,7 +33,7 @@ pub(crate) struct Overdue {
 }
 
 impl Overdue {
-    /// Logs the warning. Callers hold no lock, since the log may block.
+    /// Logs a warning that names both streams. Callers hold no lock, since the log may block.
     pub(crate) fn warn(&self) {
         tracing::warn!(
             target: "seamalloc::waits",
@@ -56,7 +56,7 @@ enum State {
     Over,
 }
 
-/// The last waits for work of the present round.
+/// The last wait of each stream for recent work (of the present round).
 #[derive(Debug, Default)]
 pub(crate) struct NewWaits {
     waits: Vec<NewWait>,
@@ -65,7 +65,8 @@ pub(crate) struct NewWaits {
 }
 
 impl NewWaits {
-    /// Notes that a stream waits for another stream's work of the present round. Records an event after the wait.
+    /// Notes that a stream waits for another stream's recent work (of the present round). Records an event after the
+    /// wait.
     ///
     /// # Errors
     /// The driver's error, or the host has too little memory. The wait is not noted.

@@ -84,7 +84,8 @@ impl RecordedStreams {
         !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
     }
 
-    /// Returns the number of streams with queued events plus the number of held blocks; 0 if no block waits.
+    /// Returns the number of streams with queued events plus the number of held blocks (freed during a capture); 0 if
+    /// no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
     }
@@ -99,12 +100,12 @@ impl RecordedStreams {
         self.queues.iter().map(|(stream, queue)| (*stream, queue))
     }
 
-    /// Returns whether other streams use a live or held block.
+    /// Returns whether other streams use a live block, or a held one (freed during a capture).
     pub(crate) fn has_uses(&self, id: BlockId) -> bool {
         self.uses.contains_key(&id)
     }
 
-    /// Returns the streams, other than its own, that use a live or held block.
+    /// Returns the streams, other than its own, that use a live block, or a held one (freed during a capture).
     pub(crate) fn uses(&self, id: BlockId) -> &[StreamId] {
         self.uses.get(&id).map_or(&[], Vec::as_slice)
     }
@@ -209,7 +210,7 @@ impl RecordedStreams {
                 Ok(Some(PendingFree { id, events }))
             }
             recorded => {
-                // Events of streams that were named earlier stay with the block.
+                // Events that were recorded when `record_stream` named the streams stay with the block.
                 let named = self.named.0.get(&id).map_or(&[][..], Vec::as_slice);
                 let anew = events.into_iter().filter(|event| !named.contains(event));
                 self.idle_events.extend(anew.map(|(_, event)| event));
@@ -360,7 +361,8 @@ impl RecordedStreams {
         }
     }
 
-    /// Frees the blocks whose events are complete, as [`Self::poll`] does, but records no events of held blocks.
+    /// Frees the blocks whose events are complete, as [`Self::poll`] does, but records no events of held blocks (freed
+    /// during a capture).
     pub(crate) fn poll_events(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |_, event| driver.event_query(event))
     }
@@ -446,7 +448,7 @@ impl RecordedStreams {
         events.try_for_each(|(stream, queued)| wait(stream, queued.event, queued.at))
     }
 
-    /// Drops the events of a pending block, because a stream waits for them from now on.
+    /// Drops the events of a pending block, because a stream waits for them on the GPU from now on.
     pub(super) fn stop_waiting(&mut self, id: BlockId) {
         self.waiting.remove(&id);
         for (_, queue) in &mut self.queues {

@@ -78,8 +78,8 @@ impl Streams {
         Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
     }
 
-    /// Ends the open epochs in which other streams have freed pending blocks. If a stream has no other free memory, no
-    /// other step ends its epoch.
+    /// Ends the open epochs in which other streams have freed pending blocks. Otherwise a miss ends only the epochs of
+    /// streams that have free memory, and pending blocks are not free.
     fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
         let mut open: Vec<PoolIndex> = Vec::new();
         for (_, queue) in self.recorded.queues() {

@@ -63,8 +63,8 @@ struct Room {
 }
 
 impl Room {
-    /// The room for recorded uses. A stream that copies ahead needs a few more buffers, which may be a large part of
-    /// live memory.
+    /// The room for recorded uses (those that `record_stream` or `free_on` named). A stream that copies ahead needs a
+    /// few more buffers, which may be a large part of live memory.
     const RECORDED: Self = Self { part: 0.2 };
     /// The room for freed memory. Streams that share memory hold little more than live memory.
     const FREED: Self = Self { part: 0.005 };

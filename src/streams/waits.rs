@@ -39,7 +39,8 @@ pub(crate) fn most_of_a_range(size: u64) -> u64 {
 
 impl Epochs {
     /// Returns whether the request can get memory of other streams after waits. A captured stream cannot wait for work
-    /// outside of its graph. A graph may be replayed on another stream, so private pools do not wait.
+    /// outside of its graph. A graph may be replayed on another stream, which has not waited, so private pools do not
+    /// wait.
     pub(crate) fn may_wait(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
         let pool = request.pool;
         if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
@@ -110,7 +111,8 @@ impl Epochs {
         self.take(context, request.pool, &taken)
     }
 
-    /// Makes the pool's stream wait for these parts on the GPU, and hands the parts to the pool.
+    /// Makes the pool's stream wait on the GPU for the epochs in which other streams freed these parts, and hands the
+    /// parts to the pool.
     fn take(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex, taken: &[ForeignPart]) -> Result<()> {
         for (from, epoch) in latest_by_stream(taken)? {
             self.wait_on_gpu(context, pool, (from, epoch))?;
@@ -124,7 +126,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns parts of free blocks of other streams in closed epochs, with `missing` bytes together or more. Parts
+    /// Returns parts of blocks that other streams freed in closed epochs, with `missing` bytes together or more. Parts
     /// that need no wait come first, then parts whose events were recorded longest ago; of equal ages, the largest
     /// part.
     fn freed_longest_ago(
@@ -181,7 +183,7 @@ impl Epochs {
         self.reserve_waited(pool)?;
         let closed = self.closed_up_to(from, epoch);
         let Some(newest) = closed.clone().last() else { return Ok(()) };
-        // Earlier epochs count too, since merged memory may come from any of them.
+        // Earlier epochs count too: ranges that were freed in them may have merged with a range of the newest epoch.
         let mut others: Vec<(StreamId, EventId)> = Vec::new();
         for (of, event) in closed.rev().flat_map(|closed: &Closed| &closed.others) {
             if *of != stream && !others.iter().any(|(known, _)| known == of) {
@@ -240,13 +242,13 @@ fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
     (of.stream, of.number)
 }
 
-/// Returns whether the handle certainly belongs to this stream: the driver numbers the stream, and no owner may destroy
-/// it without telling the allocator.
+/// Returns whether the handle certainly still means this stream, and no newer one: the driver numbers the stream, and
+/// no owner may destroy it without telling the allocator.
 fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
     stream == StreamId::DEFAULT || (number.is_some() && !heap.is_external(stream))
 }
 
-/// Returns whether the handle of a pool's stream still belongs to that stream.
+/// Returns whether the handle of a pool's stream still means that stream, and no newer one.
 fn is_same_stream(context: &StreamContext<'_>, pool: PoolIndex) -> bool {
     let (stream, number) = name(context.heap, pool);
     stream == StreamId::DEFAULT || context.driver.stream_number(stream).is_ok_and(|now| now == number)

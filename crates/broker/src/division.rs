@@ -63,8 +63,8 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     if sum(0) <= demanded {
         return holders.iter().map(Holder::lendable).collect();
     }
-    // The loop finds how many bytes each process may keep beyond its guarantee at most, if what all give meets the
-    // demand.
+    // The loop finds the most bytes that each process may keep beyond its guarantee so that the given bytes still meet
+    // the demand.
     let (mut enough, mut too_high) = (0, u64::MAX);
     while too_high - enough > 1 {
         let middle = enough + (too_high - enough) / 2;
@@ -158,8 +158,8 @@ mod tests {
         ) {
             let less = divide(demand, &holders);
             for (before, after) in less.iter().zip(divide(demand + more, &holders)) {
-                // A process may give one byte less than before, since only some processes are spared a byte of the
-                // surplus.
+                // A process may give one byte less than for the smaller demand, since only some processes are spared a
+                // byte of the surplus.
                 prop_assert!(after.saturating_add(1) >= *before);
             }
         }

@@ -1,5 +1,5 @@
 //! `seamalloc compare`: the differences between two files of JSON lines. Times are left out; with `--times`, only the
-//! times of this machine's clock are.
+//! times of this machine's clock are left out.
 //!
 //! Owns: the pairing of rows, and the differences of two rows. The columns define which keys identify the run and which
 //! are times.

@@ -101,7 +101,8 @@ impl<'a> SideBySide<'a> {
                 if self.args.json {
                     output::print(&report.to_json().to_string())?;
                 } else {
-                    // Only the trace's first row has its name, and only a strategy's first pass has the strategy's.
+                    // Only a trace's first row has the trace's name, and only a strategy's first pass has the
+                    // strategy's name.
                     self.table.add(report, if report.pass > 1 { 2 } else { usize::from(index > 0) });
                 }
                 if let Some((_, shortage)) = &report.oom {

@@ -211,9 +211,9 @@ options! {
             valid |operations, _| holds(*operations <= 1 << 26, "a whole number of operations up to 67108864, or 0"),
             typed "operations", default "16384", example "100",
             when "a longer history is wanted (more), or the host has little memory (0: none)";
-        /// The file to which the flight recorder is written when a request is refused, in C and PyTorch; in Rust by
-        /// `seamalloc_trace::flight`. `{pid}` and `{device}` stand for the numbers of the process and of the device.
-        /// `None`: no file.
+        /// The file to which C and PyTorch write the flight recorder when a request is refused. Rust programs write it
+        /// by `seamalloc_trace::FlightDump`. `{pid}` and `{device}` stand for the numbers of the process and of the
+        /// device. `None`: no file.
         flight_dump: Option<String> = None;
         "flight_dump": Optional(FileName), valid |path, _| is_file_name(path),
             typed "a file's name, with `{pid}` and `{device}`", default "None", example "oom.pickle",

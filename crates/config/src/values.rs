@@ -58,7 +58,7 @@ impl<T: FromStr + Display> Syntax<T> for Whole {
     }
 }
 
-/// A whole number above 0 of this unit.
+/// The value of an option: a whole number above 0, in this unit.
 pub(super) struct AtLeastOne(pub(super) &'static str);
 
 impl Syntax<u64> for AtLeastOne {
@@ -174,7 +174,7 @@ impl Syntax<Headroom> for HeadroomSize {
     }
 }
 
-/// Bytes read as [`Bytes`], and printed without a unit.
+/// A number of bytes that is read as by [`Bytes`], and printed without a unit.
 pub(super) struct InBytes(pub(super) Bytes);
 
 impl Syntax<u64> for InBytes {

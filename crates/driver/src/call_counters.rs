@@ -34,7 +34,7 @@ impl CallCounters {
         self.busy.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Returns the machine's time since the counters were made, in nanoseconds.
+    /// Returns the real time since the counters were made, in nanoseconds.
     pub fn clock_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }

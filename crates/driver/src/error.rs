@@ -285,7 +285,7 @@ statuses! {
     ILLEGAL_ADDRESS = 700, "CUDA_ERROR_ILLEGAL_ADDRESS";
     /// A kernel ran for longer than the system allows; the context is lost.
     LAUNCH_TIMEOUT = 702, "CUDA_ERROR_LAUNCH_TIMEOUT";
-    /// The other device can use plain memory of this device already.
+    /// The other device can use memory of `cuMemAlloc` on this device already.
     PEER_ACCESS_ALREADY_ENABLED = 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED";
     /// The context was destroyed (`cudaDeviceReset`).
     CONTEXT_IS_DESTROYED = 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED";

@@ -71,7 +71,7 @@ pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
         // `TryReserveError`.
         return filled(T::from(0), len);
     }
-    // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
+    // SAFETY: the global allocator gave memory for `len` numbers, with their layout, and all its bytes are zeros.
     Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 

@@ -115,8 +115,8 @@ pub enum Step {
     Pin(TensorId),
 }
 
-/// An edge as seen from one storage: the other storage, and the operator that makes the edge. The edge exists once the
-/// operator ran.
+/// An edge (an operator computes one storage from another) as seen from one storage: the other storage, and the
+/// operator. The edge exists once the operator ran.
 pub type Edge = (StorageId, OperatorId);
 
 /// A program over tensors, checked.

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub fragmented_refusals: u64,
     /// The sum of the unused bytes over the refusals of `fragmented_refusals`.
     pub unusable_bytes: u64,
-    /// Tensors and pieces that schemes examined.
+    /// Tensors, and pieces of memory (free or in use), that eviction schemes examined.
     pub searched: u64,
     /// Outputs that took an input's memory.
     pub in_place: u64,
@@ -143,7 +143,7 @@ struct Frame {
 }
 
 impl Runtime<'_> {
-    /// Tells the scheme of new edges between existing storages.
+    /// Tells the eviction scheme of storages that get new neighbours, because an operator makes a view.
     fn link(&mut self, operator: OperatorId) {
         let operator = self.graph.operator(operator);
         if operator.outputs.iter().any(|output| self.graph.tensor(*output).is_alias) {

@@ -24,7 +24,7 @@ pub(super) const FOUND: u8 = 1;
 pub(super) const GONE: u8 = 2;
 
 /// Refuses a process of another user, at either end: everyone can connect, and once a process has ended, anyone can
-/// bind its name.
+/// bind the name of its socket.
 pub(super) fn admit(socket: impl AsFd) -> io::Result<()> {
     const ROOT: u32 = 0;
     let user = getsockopt(&socket.as_fd(), PeerCredentials)?.uid();

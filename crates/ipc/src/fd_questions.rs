@@ -81,7 +81,7 @@ impl Client {
         &self.stream
     }
 
-    /// Returns the socket events that the client waits for.
+    /// Returns the socket events for which the server waits before it serves this client again.
     pub(super) fn awaits(&self) -> PollFlags {
         if matches!(self.state, State::Answer) { PollFlags::OUT } else { PollFlags::IN }
     }

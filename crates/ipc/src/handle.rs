@@ -38,7 +38,7 @@ pub enum Place {
         /// The chunks, in the order of their addresses.
         chunks: Vec<SharedChunk>,
     },
-    /// Memory of `malloc`.
+    /// Memory of `cuMemAlloc`.
     Plain(IpcMemory),
 }
 

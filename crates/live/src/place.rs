@@ -166,7 +166,7 @@ mod tests {
         let (listener, file) = Listener::bind(&path).unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        // No process of this namespace has the number.
+        // No process of this namespace has the child's number any more.
         for of in [None, Some(1)] {
             assert!(!has_ended(of, child.id(), &path));
         }

@@ -128,7 +128,7 @@ figures! {
 pub struct Process {
     /// The process number.
     pub pid: u32,
-    /// The inode of the namespace in which the process has that number; 0 if it is unknown.
+    /// The inode of the PID namespace in which the process has the number `pid`; 0 if the inode is unknown.
     pub pid_namespace: u64,
     /// The command line, cut off after 200 bytes.
     pub command: String,

@@ -22,8 +22,8 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // A group is a piece of a part's order. These are pairs of a group and the next group of the same part. The next
-    // group must run later, even if its tasks do not need the first group.
+    // A group is a piece of the order of one part (tasks that are connected). These are pairs of a group and the next
+    // group of the same part. The next group must run later, even if its tasks do not need the first group.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];

@@ -16,8 +16,8 @@ use std::time::Instant;
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
-/// The steps of the first search for an order within one limit, for each task of the instance. Each later round of
-/// searches has twice as many steps.
+/// The steps for each task of the instance in the first search for an order whose peak is within one limit. Each later
+/// round of searches has twice as many steps.
 const FIRST_TRY: u64 = 64;
 
 /// The result of a search.
@@ -98,7 +98,8 @@ struct Search<'a> {
     /// The least peak that would have been reached by a task that did not run because of the limit.
     next: u64,
     order: Vec<u32>,
-    /// The tasks already run, as a sum of random words. Two different sets have the same sum with a chance of 2^-128.
+    /// The tasks already run, as the sum of a random word for each task. Two different sets have the same sum with a
+    /// chance of 2^-128.
     hash: u128,
     failed: FxHashSet<u128>,
     steps: u64,

@@ -135,7 +135,7 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     instance.grouped(&tasks, &rises)
 }
 
-/// Tasks that run one after the other.
+/// Tasks that run one after the other, without another task between them.
 struct Group {
     tasks: Vec<u32>,
     /// The highest rise of the live bytes while the group (tasks that run as one) runs, above the live bytes before it.
@@ -152,7 +152,8 @@ impl Group {
         group
     }
 
-    /// Adds a task to the group if this cannot raise the least peak. Returns whether the task was added.
+    /// Adds a task to the group (tasks that run as one) if this cannot raise the least peak of all orders. Returns
+    /// whether the task was added.
     fn take(&mut self, instance: &Instance, reach: &Reach, task: u32) -> bool {
         let is_ready = |before: &u32| self.tasks.contains(before) || reach.is_before(*before, self.tasks[0]);
         if !instance.before[task as usize].iter().all(is_ready) {
@@ -169,8 +170,8 @@ impl Group {
         false
     }
 
-    /// Returns the most that the task adds to the live bytes from its begin to its end, if it runs after the group, in
-    /// any order.
+    /// Returns the most that the task adds to the live bytes from its begin to its end, in any order in which it runs
+    /// after the group (tasks that run as one).
     fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
         let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
         let bytes = |storage: &&u32| {

@@ -1,11 +1,11 @@
 //! Subgraphs in sequence, each ordered by itself: ROAM (Shu and others, arXiv 2310.19295).
 //!
 //! Owns: where a graph is cut, and the subgraph in which a task runs that could run in several. The paper's code is not
-//! public, so the rules here follow its text. The spine has all tasks that the last result needs. A task cuts the spine
-//! in two if every other task of the spine must run before or after this task (the paper's memory-insensitive
-//! operators). Tasks outside of the spine, such as updates of weights, run in the subgraph in which they become ready,
-//! or in a later subgraph if this lowers the peak. A subgraph without a cut is divided further: each independent part
-//! is ordered by itself, and the orders of the parts are then merged ([`branches`]).
+//! public, so the rules here follow its text. The spine has the task with the most tasks before it, and these tasks. A
+//! task cuts the spine in two if every other task of the spine must run before or after this task (the paper's
+//! memory-insensitive operators). Tasks outside of the spine, such as updates of weights, run in the subgraph in which
+//! they become ready, or in a later subgraph if this lowers the peak. A subgraph without a cut is divided further: each
+//! independent part is ordered by itself, and the orders of the parts are then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Solve;
@@ -25,7 +25,8 @@ pub(crate) fn roam(instance: &Instance, reach: &Reach, end: Instant, solve: &mut
     let mut segments = Segments::of(instance, reach);
     let mut parts = segments.solve_all(end, solve);
     let mut best = segments.divided(&parts);
-    // A task that the last result does not need may move from the subgraph with the peak to a later one.
+    // A task outside of the spine (the last task and all that it needs) may move from the subgraph with the peak to a
+    // later one.
     while Instant::now() < end {
         let Some(worst) = (0..parts.len()).max_by_key(|part| parts[*part].peak) else { break };
         let was = segments.of.clone();
@@ -68,8 +69,8 @@ impl<'a> Segments<'a> {
         let is_cut = |task: u32| {
             spine.iter().all(|other| *other == task || reach.is_before(*other, task) || reach.is_before(task, *other))
         };
-        // For a task that the last result needs (the spine), the number of the subgraph is the number of cuts before
-        // the task. A cut is the last task of its subgraph.
+        // For a task of the spine (the last task and all that it needs), the number of the subgraph is the number of
+        // cuts before the task. A cut is the last task of its subgraph.
         let cuts: Vec<u32> = spine.iter().copied().filter(|task| is_cut(*task)).collect();
         let mut of = vec![0; instance.tasks.len()];
         for task in &spine {
@@ -128,8 +129,8 @@ impl<'a> Segments<'a> {
         Divided { peak: peak(self.instance, &order), order }
     }
 
-    /// Moves the tasks that the last result does not need from a subgraph to the next one, and moves the tasks that
-    /// need them as far as necessary. Returns whether any task moved.
+    /// Moves the tasks outside of the spine (the last task and all that it needs) from a subgraph to the next one, and
+    /// moves the tasks that need them as far as necessary. Returns whether any task moved.
     fn delay(&mut self, segment: usize) -> bool {
         let loose = (0..self.of.len()).filter(|task| self.of[*task] == segment && !self.is_spine[*task]);
         let moved: Vec<usize> = loose.collect();

@@ -1,4 +1,5 @@
-//! The data of the page: the operations of each job, and the course and optional map of each strategy.
+//! The data of the page: the operations of each job, and each strategy's course (its replay, operation by operation)
+//! and optional memory map.
 //!
 //! Owns: the names of columns and keys, which `crates/page/assets/` reads.
 
@@ -20,13 +21,13 @@ const MOST_OWNERS: usize = 16;
 /// Calls in which the CPU waits for the GPU, as `cpu_syncs` counts them.
 const CPU_WAITS: [Call; 3] = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
 
-/// A trace with the courses of strategies.
+/// A trace with the courses of strategies (their replays, operation by operation).
 #[derive(Debug)]
 pub struct Job<'t> {
     trace: &'t Trace,
     device: String,
     capacity: u64,
-    /// The course of each strategy, in the order of the page.
+    /// The course (the replay, operation by operation) of each strategy, in the order of the page.
     pub courses: Vec<Course>,
     /// The verdict on the job, if it was requested.
     pub verdict: Option<Judgement>,
@@ -350,7 +351,7 @@ mod tests {
         assert!(held * unit >= trace.summary().peak_live, "{columns:?}");
     }
 
-    /// Splitting exchanges memory under live addresses, so a live block gets another place.
+    /// Splitting exchanges the physical memory under live addresses, so a live block then lies in other chunks.
     #[test]
     fn memory_that_is_exchanged_has_new_places() {
         let chain = workload::catalogue().iter().find(|workload| workload.name == "dtr-chain").unwrap();

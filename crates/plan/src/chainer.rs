@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn a_line_on_which_nothing_fits_is_lifted() {
-        // The third block takes the second of two sections of time at offset 0, since the second block needs both. The
-        // range above the third block is then lifted to 4, where the second block fits.
+        // Beside the first block (time 0 to 6), only the third fits at offset 0, since the second begins at 4. The line
+        // above the third block is then lifted to offset 4, where the second block fits.
         assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
     }
 

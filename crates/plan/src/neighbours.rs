@@ -34,16 +34,16 @@ pub(crate) struct Instance {
     pub(crate) has_windows: bool,
     /// The buffers in the order in which they begin.
     by_first: Vec<u32>,
-    /// For each section, the index in `by_first` of the first buffer that begins in the section or later.
+    /// For each section of time, the index in `by_first` of the first buffer that begins in the section or later.
     begins: Vec<u32>,
-    /// For each section, the number of buffers that end before or at its begin, and are not live in it.
+    /// For each section of time, the number of buffers that end before or at its begin, and are not live in it.
     ended: Vec<u32>,
-    /// The most buffers that are live in one section if gaps are ignored.
+    /// The most buffers that are live in one section of time if gaps are ignored.
     pub(crate) most_live: u32,
     /// A tree over `by_first`, with the latest end below each node.
     latest: Vec<u32>,
     leaves: usize,
-    /// The number of pairs whose hulls (from the first to the last section of a buffer) meet.
+    /// The number of pairs whose hulls (from a buffer's first to its last section of time) meet.
     pairs: u64,
     /// The list of pairs, once a method has asked for it; `None` if the search ended before the list was made.
     listed: OnceLock<Option<Listed>>,
@@ -147,7 +147,7 @@ impl Instance {
         self.listed.get()?.as_ref()
     }
 
-    /// Returns the number of other buffers whose hulls (first to last section) meet this buffer's hull.
+    /// Returns the number of other buffers whose hulls (first to last section of time) meet this buffer's hull.
     fn meeting(&self, buffer: u32) -> u64 {
         let (first, end) = self.sections.hull(buffer);
         u64::from(self.begins[end as usize] - self.ended[first as usize]) - 1
@@ -157,7 +157,7 @@ impl Instance {
     /// search ends first.
     pub(crate) fn degrees(&self, search: &Search) -> Option<Vec<u64>> {
         let mut degrees: Vec<u64> = self.all().map(|buffer| self.meeting(buffer)).collect();
-        // Buffers with gaps may have no moment in common although their hulls (first to last section) meet.
+        // Buffers with gaps may have no moment in common although their hulls (first to last section of time) meet.
         let with_gaps = self.all().filter(|buffer| self.sections.of(*buffer).len() > 1);
         for (index, buffer) in with_gaps.enumerate() {
             if index % BETWEEN_LOOKS == 0 && search.is_over() {
@@ -166,7 +166,7 @@ impl Instance {
             self.search(buffer, |other| {
                 if self.sections.distance(buffer, other).is_none() {
                     degrees[buffer as usize] -= 1;
-                    // If the other buffer has gaps too, its own turn of the loop subtracts this pair from its number.
+                    // If the other buffer has gaps too, its own turn of the loop subtracts this pair from its degree.
                     degrees[other as usize] -= u64::from(self.sections.of(other).len() == 1);
                 }
             });
@@ -209,7 +209,7 @@ impl Instance {
         others.iter().enumerate().map(move |(index, other)| (*other, distances.get(index).copied().unwrap_or(size)))
     }
 
-    /// Calls `found` with every other buffer whose hull (first to last section) meets this buffer's hull.
+    /// Calls `found` with every other buffer whose hull (first to last section of time) meets this buffer's hull.
     fn search(&self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.sections.hull(buffer);
         // First the buffers that begin in one of this buffer's sections.
@@ -306,7 +306,7 @@ mod tests {
             vec![of(0, 4, 3), of(0, 4, 2), of(0, 4, 3), fixed, aligned, of(1, 4, 3), of(0, 3, 3), of(0, 4, 3)];
         let named = buffers.into_iter().enumerate().map(|(id, buffer)| Buffer { id: id.to_string(), ..buffer });
         let instance = Instance::new(&Problem::new("p", named.collect()).unwrap());
-        // All buffers are live in the only section, so their begins and ends make no difference.
+        // All buffers are live in the only section of time, so their begins and ends make no difference.
         assert_eq!(instance.twins, [None, None, Some(0), None, None, Some(2), Some(5), Some(6)]);
     }
 

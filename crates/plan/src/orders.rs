@@ -79,7 +79,7 @@ enum Start {
     Larger(u32),
 }
 
-/// The first orders of one thread in a search of many buffers.
+/// The orders with which one thread begins a search of many buffers.
 #[derive(Debug)]
 pub(crate) struct Starts<'a> {
     instance: &'a Instance,

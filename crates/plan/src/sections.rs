@@ -25,7 +25,7 @@ pub(crate) struct Span {
 pub(crate) struct Sections {
     /// The spans of all buffers, one buffer after the other, each in order of time.
     spans: Vec<Span>,
-    /// The index of each buffer's first span, and the number of spans at the end.
+    /// The index of each buffer's first span; the last entry is the number of all spans.
     starts: Vec<u32>,
     /// The bytes that each section needs.
     pub(crate) loads: Vec<u64>,
@@ -60,8 +60,8 @@ impl Sections {
                 has_begun = true;
                 continue;
             }
-            // The first end after a beginning closes the section, since the section's set of buffers is complete only
-            // then.
+            // The first end of a span after a beginning closes the section, since only then is the section's set of
+            // buffers complete.
             if has_begun {
                 loads.push(load);
                 has_begun = false;
@@ -72,7 +72,7 @@ impl Sections {
         Self { spans, starts, loads }
     }
 
-    /// Returns the spans of a buffer, in order.
+    /// Returns the ranges of sections in which a buffer needs memory, in order.
     pub(crate) fn of(&self, buffer: u32) -> &[Span] {
         let from = self.starts[buffer as usize] as usize;
         let to = self.starts[buffer as usize + 1] as usize;
@@ -86,7 +86,8 @@ impl Sections {
     }
 
     /// Returns the least distance of the offsets of `below` and `above` if `below` is below `above`: the size of
-    /// `below`, unless gaps reduce it. Returns `None` if the two buffers share no section.
+    /// `below`, unless gaps reduce it. Returns `None` if the two buffers share no section (never need memory at the
+    /// same moment).
     ///
     /// The rule is that of `Buffer::effective_size` in google/minimalloc's `src/minimalloc.cc` (Apache-2.0).
     pub(crate) fn distance(&self, below: u32, above: u32) -> Option<i64> {

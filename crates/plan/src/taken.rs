@@ -98,7 +98,7 @@ impl Taken {
                 is_new |= insert(&mut self.lists[node], range);
             }
             if !is_new {
-                // Then the nodes above them in the tree already contain the range too.
+                // Then the parents of these nodes already contain the range too.
                 return;
             }
             (low, high) = (low / 2, high / 2);

@@ -20,7 +20,8 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The request first asks the lender now.
+    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The present time counts as the time at
+    /// which the request first asked the lender.
     #[must_use]
     pub fn new(missing: u64, held: u64) -> Self {
         Self { missing, wanted: missing, held, since: Instant::now() }

@@ -24,7 +24,7 @@ impl fmt::Display for PoolId {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Uses that were not released; 0 while the pool's memory waits for the device.
+    /// Uses (`Pools::create`, `open`, `retain`) that were not released; 0 while the pool's memory waits for the device.
     pub uses: u64,
     /// Whether requests are routed to the pool at present.
     pub routed: bool,

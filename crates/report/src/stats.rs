@@ -45,9 +45,9 @@ pub struct HeadroomStats {
     pub looks: u64,
     /// The number of looks at the device that found less free memory than the headroom.
     pub short: u64,
-    /// The number of times that memory went back for the headroom.
+    /// The number of times that memory went back to the driver to keep the headroom free.
     pub yields: u64,
-    /// The bytes that went back for the headroom.
+    /// The bytes that went back to the driver to keep the headroom free.
     pub yielded_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct SplitStats {
     pub chunks: u64,
     /// The number of chunks that the splits made.
     pub parts: u64,
-    /// Bytes that were copied, because they were in use.
+    /// Bytes that the splits copied, because they were in use.
     pub copied_bytes: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct SpillStats {
     pub chunks: u64,
     /// Bytes that were spilled to host memory which was kept from an earlier spill.
     pub reused_bytes: u64,
-    /// Pieces that came back to the device.
+    /// Spilled pieces of memory that came back to the device.
     pub returned_chunks: u64,
     /// Bytes of the pieces that came back.
     pub returned_bytes: u64,

@@ -1,4 +1,4 @@
-//! GPU-side waits: how much memory streams took from others with them, and how old the awaited events were.
+//! GPU-side waits: how much memory they let streams take from others, and how old the awaited events were.
 
 /// Memory that streams took from other streams, with GPU-side waits for these streams. The age of a wait is the number
 /// of operations (allocations and frees, of all streams) since the awaited event was recorded. An older event holds the

@@ -11,11 +11,11 @@ use seamalloc_driver::StreamId;
 /// The last moment of the clock. The moment is half of the largest `u64`, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
-/// Held work of one stream. The work ends when this gate is opened.
+/// A gate for work of one stream (held work), which ends only when the gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) stream: StreamId,
-    /// The number of the held work. Held work of one stream ends in the order of these numbers.
+    /// The number of the work that the gate holds. Held work of one stream ends in the order of these numbers.
     pub(super) number: u64,
     opened: OnceLock<u64>,
 }
@@ -31,8 +31,8 @@ impl Gate {
     }
 }
 
-/// The completion of work. The work completes at a known time, or later if held work precedes it: at the earliest a
-/// given delay after the gate of each piece of held work opens.
+/// The completion of work. The work completes at a known time, or later if gates hold work before it: at the earliest a
+/// given delay after each of these gates opens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     at: u64,
@@ -40,7 +40,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Returns the time of completion; `None` while held work that precedes it has not ended.
+    /// Returns the time of completion; `None` while a gate holds earlier work.
     pub(super) fn known_time(&mut self) -> Option<u64> {
         if !self.gates.is_empty() {
             let at = &mut self.at;
@@ -84,7 +84,7 @@ impl Completion {
     }
 
     /// Delays the completion until `gate` opens. Earlier gates of the same stream open before `gate`, so the completion
-    /// drops them. A stream with many held pieces of work therefore stays cheap.
+    /// drops them. A stream with many gates therefore stays cheap.
     pub(super) fn after_gate(&mut self, gate: Arc<Gate>) {
         self.known_time();
         self.gates.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);

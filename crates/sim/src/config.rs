@@ -175,7 +175,8 @@ pub enum SimConfigError {
     },
 }
 
-/// Returns a question if the text is a profile or a size without the prefix; otherwise an empty text.
+/// Returns the question "did you mean …?" if the text is a profile or a size without the prefix; otherwise an empty
+/// text.
 fn hint(spec: &str) -> String {
     let meant = match near(spec, Profile::ALL.map(Profile::name)) {
         Some(profile) => format!("{PREFIX}:{profile}"),

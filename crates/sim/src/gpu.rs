@@ -149,13 +149,13 @@ impl SimGpu {
         self.state.lock().timeline.hold(stream)
     }
 
-    /// Ends the oldest held work of `stream` now. Returns `false` if the stream has none.
+    /// Ends the oldest work of [`Self::hold`] in `stream` now. Returns `false` if the stream has no such work.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.state.lock().timeline.finish(stream)
     }
 
-    /// Ends this held work now, together with all earlier held work of its stream, since a stream runs in order.
-    /// Returns `false` if the work has ended already.
+    /// Ends this work of [`Self::hold`] now, together with all earlier work of that kind in its stream, since a stream
+    /// runs in order. Returns `false` if the work has ended already.
     pub fn finish_hold(&self, hold: Hold) -> bool {
         self.state.lock().timeline.finish_hold(hold)
     }
@@ -227,8 +227,8 @@ impl SimGpu {
         self.state.lock().memory.physical_at(range)
     }
 
-    /// Returns the clock's time at which all work given to `stream` so far is done; `None` while it depends on held
-    /// work.
+    /// Returns the clock's time at which all work given to `stream` so far is done; `None` while that depends on work
+    /// of [`Self::hold`].
     #[must_use]
     pub fn done_at(&self, stream: StreamId) -> Option<u64> {
         self.state.lock().timeline.done_at(stream)

@@ -21,7 +21,7 @@
 //!
 //! The simulated GPU refuses the calls that the real driver refuses, with the same status. The simulated GPU also
 //! reports, without refusing, uses that fail later on a real GPU: a use of addresses at which no memory is mapped, a
-//! use of memory that the allocator has filled with marks, an unmap of memory that is in use ([`Fault`]), and resources
+//! use of memory that guard mode has filled with marks, an unmap of memory that is in use ([`Fault`]), and resources
 //! still held at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's documentation does not
 //! allow. In these cases the simulated GPU follows the documentation: a range of `unmap` or `set_access` may have no
 //! gap, and no range may reach beyond the end of a reservation. Streams are independent of each other; the default

@@ -15,7 +15,7 @@ use seamalloc_driver::StreamId;
 #[derive(Debug)]
 pub enum HostDriver {}
 
-/// Held work of a stream.
+/// Work of a stream that lasts until [`HostDriver::finish_hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostHold {}
 
@@ -26,7 +26,7 @@ impl HostDriver {
         Err(HostConfigError::System { reason: "this is not a 64-bit Linux".to_owned() })
     }
 
-    /// Gives a stream held work.
+    /// Gives a stream work that lasts until [`Self::finish_hold`].
     ///
     /// # Errors
     /// None: no device exists.
@@ -34,7 +34,7 @@ impl HostDriver {
         match *self {}
     }
 
-    /// Ends held work.
+    /// Ends work of [`Self::hold`].
     pub fn finish_hold(&self, _: HostHold) -> bool {
         match *self {}
     }

@@ -37,7 +37,7 @@ struct Freed {
     /// The number of the free (its point) among the stream's operations.
     point: u64,
     done: Completion,
-    /// For each other stream, the last operation (point) for which the stream had waited at the free.
+    /// For each other stream, its last operation (point) for which the freeing stream had waited at the free.
     before: Vec<(StreamId, u64)>,
 }
 
@@ -176,8 +176,8 @@ impl Pool {
         self.gather(timeline.now());
     }
 
-    /// Gives back free memory that no work uses, the highest first, in whole steps, as long as at least `keep` bytes
-    /// are left. Returns the bytes given back.
+    /// Gives back free memory that no work uses, the highest addresses first, in steps of 32 MiB, as long as at least
+    /// `keep` bytes are left. Returns the bytes given back.
     pub(super) fn trim(&mut self, keep: u64, now: u64) -> u64 {
         self.gather(now);
         let mut most = self.reserved[0].saturating_sub(keep) / STEP * STEP;

@@ -54,7 +54,7 @@ struct Stream {
     /// For each other stream, the last operation (point) for which this stream has waited.
     clock: Clock,
     work: VecDeque<Work>,
-    /// Held work that has not ended, oldest first.
+    /// Work that lasts until `finish_hold` (a [`Hold`]) and has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
     /// The number of streams that had the handle before.
@@ -74,7 +74,7 @@ impl Stream {
         self.left_done.after(&std::mem::take(&mut self.done));
     }
 
-    /// Ends held work up to and including `number`, since a stream runs in order.
+    /// Ends the stream's holds up to and including `number`, since a stream runs in order.
     fn open(&mut self, number: u64, now: u64) -> bool {
         let ended = self.held.partition_point(|gate| gate.number <= number);
         for gate in self.held.drain(..ended) {
@@ -350,8 +350,8 @@ impl Timeline {
         self.wait_for(all);
     }
 
-    /// Makes the CPU wait for a completion. Ends the held work on which the completion depends, since otherwise the
-    /// wait would never end.
+    /// Makes the CPU wait for a completion. Ends the holds on which the completion depends, since otherwise the wait
+    /// would never end.
     fn wait_for(&mut self, mut completion: Completion) {
         completion.known_time();
         for gate in completion.gates() {

@@ -112,7 +112,7 @@ mod tests {
     fn the_copy_of_another_process_ends_nothing() {
         let (mut stop, stopped) = Stop::new().unwrap();
         let end = stop.end.try_clone().unwrap();
-        // The owner is as a forked child sees it.
+        // The owner is another process, as a forked child sees it.
         stop.owner = Owner::of(0);
         assert!(!stop.is_owned());
         stop.stop();

@@ -53,8 +53,8 @@ fn at(place: &Place) -> String {
     if *place == Place::Whole { String::new() } else { format!(", {place}") }
 }
 
-/// A rule of traces that an event breaks. The numbers are those of the source, such as an id of a csv file or an
-/// address of a snapshot.
+/// A rule of traces that an event breaks. The numbers are those in the file, such as an id of a csv file or an address
+/// of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// An allocation under an id (or at an address) that has not been freed.

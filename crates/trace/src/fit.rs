@@ -154,8 +154,8 @@ pub fn fit(
                 None => low = middle,
             }
         }
-        // The trace has not run with the memory that was reserved on the large device. This memory may be too little,
-        // since expandable segments reserve fewer addresses on a smaller device.
+        // No run has had a device of the size that was reserved on the large device. That size may be too small: on a
+        // smaller device an expandable segment reserves fewer addresses, and once it is full, a second one is needed.
         while price.is_none() && high < enough {
             price = Price::of(&run(high * STEP, expected, progress)?);
             if price.is_none() {

@@ -222,7 +222,7 @@ pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
 /// power of two. Seven in eight places are used, and each place takes one further byte (its control byte).
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// The bytes after the last place for a key, since the control bytes of the places are read in groups of 16.
+    /// The further control bytes after the last place for a key, since control bytes are read in groups of 16.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;

@@ -1,6 +1,6 @@
 //! The request that was refused while a job was recorded.
 //!
-//! Owns: the place of the request in a trace's description, and the making of a trace with the request added.
+//! Owns: how a trace's description stores the request, and the making of a trace with the request added.
 //! `make_refused.rs` adds the request to a given trace.
 
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};

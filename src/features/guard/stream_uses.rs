@@ -20,7 +20,7 @@ pub(super) const TARGET: &str = "seamalloc::guard";
 /// which then count as ended a little late.
 const OUTSTANDING: usize = 1 << 10;
 /// The most events of the program that are remembered, each with the uses that precede it. Beyond that, all events are
-/// forgotten, and waits for them tell nothing.
+/// forgotten, and a wait for a forgotten event tells nothing.
 const EVENTS: usize = 1 << 16;
 
 /// The clock of an event, or of the next work of a stream: for each stream, the number of its last use that precedes
@@ -57,7 +57,7 @@ impl StreamUses {
         let reused = if is_full { stream.outstanding.pop_back().map(|(_, event)| event) } else { self.idle.pop() };
         let event = reused.map_or_else(|| driver.event_create(), Ok)?;
         if let Err(error) = driver.event_record(event, id) {
-            // A reused event no longer marks the use after which it was recorded before, so that use counts as ended
+            // A reused event no longer tells when the earlier use that it marked has ended. That use counts as ended
             // when the stream's next use has ended.
             self.idle.push(event);
             return Err(error);

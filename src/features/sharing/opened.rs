@@ -78,7 +78,7 @@ pub(crate) struct OpenedRange {
     /// Bytes from the address on that are mapped.
     mapped: u64,
     handles: Vec<Handle>,
-    /// Whether the range is memory of `cudaMalloc` that is open.
+    /// Whether the range is open memory that another process got by `cudaMalloc`.
     pub(crate) plain: bool,
 }
 

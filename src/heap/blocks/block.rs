@@ -260,7 +260,7 @@ impl BlockTable {
         self.slots.iter_mut().filter(|block| block.state != State::Vacant)
     }
 
-    /// Puts `id` directly after `before` in the order of the segment.
+    /// Puts `id` directly after `before` in the list of the segment's blocks.
     pub(super) fn link_after(&mut self, before: BlockId, id: BlockId) {
         let after = self[before].next;
         self[id].prev = before;
@@ -270,7 +270,7 @@ impl BlockTable {
         self.clear_sentinel();
     }
 
-    /// Takes `id` out of the order of its segment.
+    /// Takes `id` out of the list of its segment's blocks.
     pub(super) fn unlink(&mut self, id: BlockId) {
         let Block { prev, next, .. } = self[id];
         self[prev].next = next;

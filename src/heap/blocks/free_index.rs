@@ -21,7 +21,7 @@ use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Sizes of up to 2^42 units of 512 B (2 PiB) have bins of their own. Larger sizes share the last bin.
+/// The bins are for sizes of up to 2^42 units of 512 B (2 PiB). Larger sizes share the last bin.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 

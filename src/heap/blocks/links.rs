@@ -69,8 +69,8 @@ impl Blocks {
         Ok(self.cut(id, span, &mut slots, Self::insert_free))
     }
 
-    /// Cuts a span out of a block as a block of its own. Two slots were reserved for the cut. The parts before and
-    /// after the span are passed to `rest`.
+    /// Cuts a span out of a block as a block of its own. Two entries of the block table were reserved for the cut. The
+    /// parts before and after the span are passed to `rest`.
     pub(in crate::heap) fn cut(
         &mut self,
         id: BlockId,

@@ -79,8 +79,8 @@ impl Live {
         Ok(id)
     }
 
-    /// Puts back a block that was taken out. The table may have to grow for this, because a hash map may not use the
-    /// place of a removed entry again at once.
+    /// Puts back a block that was taken out. The table of addresses may have to grow for this, because a hash map
+    /// cannot always use the slot of a removed entry at once.
     pub(super) fn keep(&mut self, blocks: &mut BlockTable, id: BlockId) {
         let address = blocks[id].address;
         if try_insert(&mut self.addresses, address, id).is_err() {

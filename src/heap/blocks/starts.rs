@@ -42,7 +42,7 @@ impl Starts {
     }
 
     /// Makes the table of a wider span, which begins a multiple of 64 granules (one word of bits) before the present
-    /// span. Only entries of the ranges are copied: entries between the ranges take no host memory.
+    /// span. Only entries of the `ranges` of home are copied, so that entries between them take no host memory.
     pub(in crate::heap) fn wider(&self, span: Span, ranges: impl Iterator<Item = Span>) -> Grown<Self> {
         let mut out = Self::of_size(span.size)?.placed(span.start);
         let moved = ((self.from - span.start) / GRANULE) as usize;

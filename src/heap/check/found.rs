@@ -12,7 +12,7 @@ pub(super) struct Found {
     pub(super) live: [u64; 2],
     pub(super) live_bytes: [u64; 2],
     pub(super) pending_bytes: [u64; 2],
-    /// The bytes held from the driver, by the class that counts them.
+    /// The bytes of memory that the allocator holds, by class. A slab counts as small.
     pub(super) held: [u64; 2],
     pub(super) blocks: usize,
     /// The bytes in pieces of stitched blocks. `stitched` has the bytes of the stitched blocks themselves.

@@ -45,8 +45,8 @@ impl Heap {
     }
 
     /// Returns an unused view that grew for an earlier allocation and has `capacity` to twice `capacity` bytes of
-    /// addresses, or `None`. Of several such views, the smallest is returned. The view is pinned only by the private
-    /// pool `owner`, or by no pool if `owner` is [`PoolId::NONE`].
+    /// addresses, or `None`. Of several such views, the smallest is returned. Of private pools, only `owner` has used
+    /// (pinned) the view, or none if `owner` is [`PoolId::NONE`].
     pub(crate) fn spare_growing(&self, capacity: u64, owner: PoolId) -> Option<ViewId> {
         let fits = |view: &View| {
             let is_spare = view.growing.is_none() && view.serial == 0 && view.users == 0;

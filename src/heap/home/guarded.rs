@@ -93,8 +93,8 @@ impl Heap {
         self.journal.memory_unmapped(range, &self.pools);
     }
 
-    /// Notes that a guarded block was freed and no recorded stream uses it any more. The block's memory can be unmapped
-    /// once the block's own stream has passed the free.
+    /// Notes that a guarded block was freed and no stream named by `record_stream` uses it any more. The block's memory
+    /// can be unmapped once the block's own stream has passed the free.
     pub(in crate::heap) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
         self.home.retired.push(id);

@@ -245,7 +245,7 @@ impl Heap {
         Ok(true)
     }
 
-    /// Notes that sleeping chunks have no places in a view any more. Other chunks of the view stay mapped.
+    /// Notes that sleeping chunks have no addresses in a view any more. Other chunks of the view stay mapped.
     fn forget_places(&mut self, id: ViewId, places: &[PlaceOfChunk], chunks: &[(ChunkId, Chunk)]) -> Result<()> {
         let Some(view) = self.home.views.get(id) else { return Ok(()) };
         if view.mappings() == places.len() {

@@ -55,7 +55,7 @@ impl Heap {
             || self.is_spilled(id)
     }
 
-    /// Returns, for each piece of a stitched block at home, the live block that owns the piece.
+    /// Returns, for each piece (a range at home) of a stitched block, the live block that owns the piece.
     pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
         let mut owners = FxHashMap::default();
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
@@ -199,8 +199,8 @@ impl Heap {
     }
 
     /// Returns whether spilled memory may come back by itself on a device with `total` bytes: the program has allocated
-    /// [`QUIET`] times this amount since memory was last spilled, or parts of a split chunk stay in host memory. Each
-    /// time that returned memory is spilled again, the amount doubles, so that memory does not move to and fro.
+    /// [`QUIET`] times `total` bytes since memory was last spilled, or parts of a split chunk stay in host memory. Each
+    /// time that returned memory is spilled again, this amount doubles, so that memory does not move to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
         let Spilling { quiet_since, doublings, .. } = self.home.spilling;
         let allocated = |since| self.journal.counters().allocated_bytes.ever().wrapping_sub(since);

@@ -34,8 +34,8 @@ impl Heap {
         self.journal.held_on_host(before, now);
     }
 
-    /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. The chunk's new memory
-    /// was counted outside of all chunks since its creation.
+    /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. From its creation to this
+    /// call, the chunk's new memory was counted outside of all chunks.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
@@ -129,7 +129,7 @@ impl Heap {
         }
         let mut passed = std::mem::take(&mut self.home.spilling.passed);
         if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
-            // If the host has no memory for the note, the block's spilled memory is given back after the next epoch.
+            // If the host has no memory for the list, this spilled memory is given back after the next epoch.
             passed.clear();
         }
         self.home.spilling.passed = passed;

@@ -296,7 +296,8 @@ impl Heap {
         self.home.map.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
     }
 
-    /// Returns whether a view has no user or pin and does not grow, and the GPU has passed all its uses.
+    /// Returns whether no block uses a view, no private pool pins it, the view does not grow, and the GPU has passed
+    /// all its uses.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
         view.users == 0 && view.pins.is_empty() && view.growing.is_none() && self.has_passed(view)
     }

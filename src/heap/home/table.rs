@@ -13,7 +13,7 @@ use crate::ids::{BlockId, PoolIndex, SegmentId};
 #[derive(Default)]
 pub(in crate::heap) struct Home {
     pub(super) segments: Vec<Option<Segment>>,
-    /// No slot before this slot is vacant.
+    /// No slot of `segments` before this slot is vacant.
     pub(super) vacant_from: usize,
     /// The chunks at home; `None` before home exists.
     pub(super) map: Option<ChunkMap>,

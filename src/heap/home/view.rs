@@ -98,7 +98,7 @@ impl View {
 pub(crate) struct Extent {
     /// The bytes of all parts together.
     pub(crate) bytes: u64,
-    /// The number of parts. All other users of the view are freed parts that wait for streams.
+    /// The number of live parts. The view's other users (blocks in it) are freed parts that wait for streams.
     pub(crate) parts: u32,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct NewView {
     pub(in crate::heap) last_uses: Vec<(PoolIndex, u64)>,
 }
 
-/// The views, mappings and addresses that views take.
+/// The number of views, and the mappings and addresses that they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,

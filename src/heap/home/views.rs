@@ -191,15 +191,15 @@ impl Views {
         }
     }
 
-    /// Makes room for `more` chunks, or holes, in each view over a chunk.
+    /// Makes room for `more` chunks, or holes (ranges without memory), in each view over a chunk.
     pub(crate) fn reserve_splice(&mut self, id: ChunkId, more: usize) -> Grown<()> {
         let mut over = self.slots.iter_mut().flatten().filter(|view| view.chunks.contains(&id));
         over.try_for_each(|view| view.chunks.try_reserve(more).and_then(|()| view.holes.try_reserve(more)))
     }
 
     /// Replaces a chunk by other chunks in each view that maps the chunk. For each part, `new` has the span of the part
-    /// in the old chunk and the number of the new chunk, or [`ChunkId::NONE`] where no memory is mapped. A view with a
-    /// hole serves no more requests. Each view has room for all parts. `bytes` returns the size of a chunk.
+    /// in the old chunk and the number of the new chunk, or [`ChunkId::NONE`] where no memory is mapped. A view with
+    /// such a hole serves no more requests. Each view has room for all parts. `bytes` returns the size of a chunk.
     pub(crate) fn splice(&mut self, id: ChunkId, new: &[(Span, ChunkId)], bytes: impl Fn(ChunkId) -> Option<u64>) {
         let chunks = new.iter().filter(|(_, of)| *of != ChunkId::NONE).count();
         for index in 0..self.slots.len() {
@@ -223,7 +223,7 @@ impl Views {
         }
     }
 
-    /// Makes room for `more` holes in a view.
+    /// Makes room for `more` holes (ranges without memory) in a view.
     pub(crate) fn reserve_holes(&mut self, id: ViewId, more: usize) -> Grown<()> {
         self.get_mut(id).map_or(Ok(()), |view| view.holes.try_reserve(more))
     }
@@ -262,7 +262,8 @@ impl Views {
         self.mappings += view.chunks.len() - before;
     }
 
-    /// Notes that only the first `chunks` chunks of a view are left, holes between them included, with `size` bytes.
+    /// Notes that only the first `chunks` chunks of a view are left, holes (ranges without memory) included, with
+    /// `size` bytes.
     pub(super) fn truncate(&mut self, id: ViewId, chunks: usize, size: u64) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let before = view.mappings();
@@ -356,7 +357,7 @@ impl Views {
         }
     }
 
-    /// Removes the pins of a private pool that is released.
+    /// Forgets the blocks of views that a private pool handed out (its pins), because the pool is released.
     pub(crate) fn unpin(&mut self, owner: PoolId) {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }

@@ -49,7 +49,7 @@ impl Journal {
         self.counters.num_device_free += 1;
     }
 
-    /// Notes that a part of the held memory changed its size: the remainders of failed calls, the idle part of a
+    /// Notes that a part of the held memory changed its size: memory that failed calls left behind, the idle part of a
     /// driver's pool, or memory that falls asleep or wakes.
     pub(in crate::heap) fn held(&mut self, class: Class, before: u64, now: u64) {
         self.counters.reserved_bytes.add(class, now.saturating_sub(before));

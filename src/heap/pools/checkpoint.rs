@@ -71,7 +71,7 @@ impl Heap {
         match class {
             Class::Large if self.blocks[free].pool != large => return Ok(None),
             Class::Small if self.blocks[free].pool == large => {
-                // The slab became large memory again when its last block was freed.
+                // The slab in which the block lay became large memory again when its last block was freed.
                 let start = block.address - block.address % GRANULE;
                 if self.free_at(owner, start, GRANULE) != Some(free) {
                     return Ok(None);

@@ -7,7 +7,7 @@ use crate::heap::tables::Heap;
 use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 
 impl Heap {
-    /// Returns whether a pool is part of a private pool, or vacant.
+    /// Returns whether a pool is part of a private pool, or vacant (unused, for the next stream).
     pub(crate) fn is_private(&self, pool: PoolIndex) -> bool {
         self.pools.is_private(pool)
     }
@@ -17,7 +17,8 @@ impl Heap {
         self.pools.owner_of(pool)
     }
 
-    /// Returns the public pools of a class: all pools that are neither vacant nor part of a private pool.
+    /// Returns the public pools of a class: all pools that are neither vacant (unused, for the next stream) nor part of
+    /// a private pool.
     pub(crate) fn public_pools(&self, class: Class) -> impl Iterator<Item = PoolIndex> + '_ {
         let pools = self.pools.large().map(move |large| large.of(class));
         pools.filter(|pool| !self.is_private(*pool))

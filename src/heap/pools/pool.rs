@@ -9,7 +9,7 @@ use crate::ids::{BlockId, Class, StreamId};
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) stream: StreamId,
-    /// Whether the pool is part of a private pool, or is vacant.
+    /// Whether the pool is part of a private pool, or is vacant (left by an ended private pool, for a later use).
     pub(crate) private: bool,
     /// Whether the pool is part of a private pool with chunks of its own.
     pub(crate) apart: bool,
@@ -20,8 +20,8 @@ pub(crate) struct Pool {
     pub(crate) epoch: u64,
     /// Whether any memory was freed in the open epoch.
     pub(crate) freed_in_epoch: bool,
-    /// The bytes that the program freed on the pool's stream since the last epoch of the stream that ended because many
-    /// bytes were freed in it.
+    /// The bytes that the program freed on the pool's stream since an epoch of the stream last ended because of many
+    /// freed bytes.
     pub(crate) freed_bytes: u64,
     /// The first epoch that the GPU has not passed yet.
     pub(crate) passed: u64,

@@ -25,8 +25,8 @@ struct ToMove {
 }
 
 impl Heap {
-    /// Returns the pool of a private pool that serves a rounded size of `size` bytes on `stream`. `last` is the result
-    /// of [`Self::private_pair`].
+    /// Returns the pool (of free blocks) from which the private pool `owner` serves a rounded size of `size` bytes on
+    /// `stream`. `last` is the result of [`Self::private_pair`].
     pub(crate) fn private_pool(
         &mut self,
         owner: PoolId,
@@ -93,7 +93,7 @@ impl Heap {
         // pair of pools, so that the first pair's free memory still serves the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
-        // A view notes the pools that have freed its blocks, and needs room to note the second pair.
+        // A view notes the pools that have freed its blocks, and needs room to note a pool of the second pair.
         let has_room = |aside: &PoolIndex| {
             block.kind != Kind::View || self.home.views_mut().reserve_use(block.view(), *aside).is_ok()
         };
@@ -127,8 +127,8 @@ impl Heap {
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
-        // Of several pairs of a stream, the last in the list serves the stream, so the new pair is inserted before the
-        // present one.
+        // Of a stream's several pairs of pools, the last in the list serves its requests, so the new pair is inserted
+        // before the present one.
         self.pools.pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }
@@ -144,7 +144,7 @@ impl Heap {
         }
     }
 
-    /// Returns the streams of a private pool with free memory that only later work of the same stream may reuse.
+    /// Returns the streams for which a private pool has free memory that only later work of the same stream may reuse.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
         let mut streams = self.pools.pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
@@ -153,8 +153,8 @@ impl Heap {
         Ok(streams)
     }
 
-    /// Joins the pairs of one stream of a private pool. The GPU has passed all work of the stream, so the stream's free
-    /// memory serves captures too.
+    /// Joins the pairs of pools that a private pool has for one stream. The GPU has passed all work of the stream, so
+    /// the stream's free memory serves captures too.
     ///
     /// # Errors
     /// The host has no memory for a list of the pool's blocks. Pairs that were joined before the error stay joined.
@@ -173,8 +173,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins each pair of an ended stream to the pair that now serves the stream's handle. All work of an ended stream
-    /// is done.
+    /// Joins each pair of pools of an ended stream to the pair that now serves the stream's handle. All work of an
+    /// ended stream is done.
     ///
     /// # Errors
     /// The errors of [`Self::join_pairs`].
@@ -215,7 +215,7 @@ impl Heap {
                 self.pools[to].number = self.pools[large].number;
             }
             let blocks = self.blocks_to_move(large, to)?;
-            // The pair is removed before its blocks move, so that observers are not told of the moves.
+            // The pair of pools is removed before its blocks move, so that observers are not told of the moves.
             self.pools.pairs.remove(at);
             self.move_pair(large, to, blocks, passed || ended);
         }
@@ -267,7 +267,7 @@ impl Heap {
             }
             let id = self.hand_over(id, to.of(block.pool.class()));
             if block.pool.is_small() && block.kind == Kind::Home {
-                // The block may have merged into a whole slab, if the slab's other parts were in the new pair.
+                // The block may have merged into a whole slab, if the slab's other parts were in the new pools.
                 self.return_slab(id);
             }
         }
@@ -287,7 +287,7 @@ impl Heap {
         let mut stats = self.pools.private.stats(owner)?;
         for (_, block) in self.blocks.iter().filter(|(_, block)| self.is_owned_by(block.pool, owner)) {
             let stitched = block.kind == Kind::View;
-            // The bytes of a stitched block are the bytes of its pieces.
+            // The memory of a stitched block is counted with its pieces, which are blocks too.
             match block.state {
                 State::Allocated | State::Pending => {
                     stats.active_bytes += block.size;

@@ -37,8 +37,8 @@ pub(crate) struct PrivatePool {
 }
 
 impl PrivatePool {
-    /// Returns whether the pool's memory can become public in the order of the pool's own streams. Otherwise the CPU
-    /// must first wait for the device.
+    /// Returns whether the memory of a released pool can serve other requests in the order of the pool's own streams.
+    /// Otherwise the CPU must first wait for the device.
     pub(crate) fn is_in_order(&self) -> bool {
         !self.captured && !self.used_by_others
     }
@@ -240,8 +240,8 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Returns an error for a route that [`Self::begin`] would refuse. A pool may have several routes of threads, and
-    /// each of these routes is ended on its own.
+    /// Returns an error for a route that [`Self::begin`] would refuse. A pool may have several routes that cover
+    /// threads, and each of these routes is ended on its own.
     pub(crate) fn may_begin(&mut self, id: PoolId, route: &Route) -> Result<()> {
         self.used(id)?;
         let mut others = self.routes.iter().filter(|(of, ..)| *of == id);
@@ -402,7 +402,7 @@ mod tests {
             assert_eq!(pools.route_of(A), Some(tag), "one inside of the other");
         });
         assert_eq!(pools.route_of(A), Some(tag));
-        // The newest route takes no request that another route covers.
+        // The newest route, for other threads, takes no request that another route covers.
         pools.begin(other, Route::other_threads()).unwrap();
         assert_eq!(pools.route_of(A), Some(tag));
         assert!(

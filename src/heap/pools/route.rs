@@ -83,7 +83,8 @@ impl Route {
         self.captures
     }
 
-    /// Returns whether the route is a route of threads. A pool may have several such routes at once.
+    /// Returns whether the route covers one thread or all other threads, without a capture. A pool may have several
+    /// such routes at the same time.
     pub(super) fn is_of_threads(&self) -> bool {
         matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
     }

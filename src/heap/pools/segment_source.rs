@@ -119,7 +119,7 @@ impl Segments {
     }
 }
 
-/// The source is the program's code, and is dropped under the allocator's lock.
+/// The source is the program's code, and is dropped under the allocator's lock, so a panic in its drop is caught.
 impl Drop for Segments {
     fn drop(&mut self) {
         let source = self.source.take();

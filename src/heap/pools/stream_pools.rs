@@ -22,8 +22,8 @@ impl Heap {
         self.pairs().filter(|pool| self.is_of_stream(*pool))
     }
 
-    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and of vacant pairs. The
-    /// iterator does not borrow the heap.
+    /// Returns the large pool of every pair of pools: of streams, of idle memory, of private pools, and of pairs that
+    /// serve no stream now. The iterator does not borrow the heap.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = PoolIndex> + use<> {
         self.pools.large()
     }
@@ -207,7 +207,7 @@ impl Heap {
         let Some(large) = self.pools.vacant.pop() else {
             let free = self.blocks.reserve_pair()?;
             self.pools.reserve_pair()?;
-            // The list gets room for every pair, so that no pair needs host memory to become vacant.
+            // The list gets room for every pair of pools, so that taking a pair from its stream needs no host memory.
             self.pools.vacant.try_reserve(self.pools.len() / 2 + 1)?;
             self.blocks.push_pair(free);
             return Ok(self.pools.push_pair(pair));
@@ -221,8 +221,9 @@ impl Heap {
         Ok(large)
     }
 
-    /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
-    /// keeps its pools. The stream that was looked up last keeps its pools too, since the lookup is cached.
+    /// Takes their pools, for other streams, from streams that have neither memory nor a view that they may still use.
+    /// The default stream keeps its pools. The stream that was looked up last keeps its pools too, since the lookup is
+    /// cached.
     fn vacate_pools(&mut self) -> Result<()> {
         let mut kept = filled(false, self.pools.len() / 2)?;
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;

@@ -112,8 +112,8 @@ fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
 
 /// Returns the bytes that one view could have over the free memory of a pool, without new memory, after the split of
 /// all chunks for whose copies there is room. Returns 0 if no chunk may be split, or if the view might exceed the
-/// bounds on views (`max_views` and others). Parts of chunks at the ends of a view do not count, so new memory adds to
-/// these bytes wherever it lies.
+/// bounds on views (`max_views` and others). Only whole chunks count, since a free part of a chunk can only be an end
+/// of a view. So new memory adds to these bytes wherever it lies.
 fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     let Present { heap, config, splits, .. } = *present;
     if !splits || pool.is_small() || heap.private().capturing() {
@@ -163,8 +163,8 @@ fn releasable(heap: &Heap) -> u64 {
 }
 
 /// Returns whether home has several places without memory. New memory in such a place joins the ranges before and after
-/// it into one. A view can begin or end with this one range; with two ranges it could do both. New memory at the end of
-/// home joins no ranges.
+/// it into one. A view can begin or end with this one range; of two ranges it could begin with one and end with the
+/// other. New memory at the end of home joins no ranges.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
 }

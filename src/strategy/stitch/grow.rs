@@ -107,8 +107,8 @@ fn largest_chunk(config: &Config, size: u64) -> u64 {
     config.chunk_size.unwrap_or(LARGEST_CHUNK.max(size / MAX_CHUNKS)).next_multiple_of(GRANULE)
 }
 
-/// Returns the most chunks by which home could grow with `bytes` bytes: the chunks for the smallest request, and one
-/// more for each place where home has no memory.
+/// Returns the most chunks by which home could grow with `bytes` bytes: chunks of the size for the smallest request,
+/// and one more for each gap (addresses without memory).
 pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
     let chunk = largest_chunk(config, 0).max(GRANULE);
     bytes.div_ceil(chunk) as usize + heap.pool(heap.idle()).unmapped.len()

@@ -160,8 +160,8 @@ impl Stitch {
     /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many bytes
     /// as the growth.
     fn keep_split_reserve(&mut self, context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<()> {
-        // If fewer bytes are free, no split gains enough, and the driver need not be asked for the device's free
-        // memory.
+        // If fewer than `bytes` bytes are free, no split gains enough, and the driver need not be asked for the
+        // device's free memory.
         let may_gain = self.has_host_memory != Some(true) && context.heap().not_allocated() >= bytes;
         let is_short = |room| room < bytes.saturating_add(SPLIT_RESERVE);
         if !may_gain || !self.may_reserve(context) || !context.known_room().is_some_and(is_short) {

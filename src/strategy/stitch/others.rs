@@ -41,8 +41,8 @@ pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: 
     context.reuse_view(window, request, None).map(Some)
 }
 
-/// Of the contiguous ranges at home that are large enough, returns the one whose awaited event is the oldest; of
-/// equals, the smallest. `None` if there is none.
+/// Of the contiguous ranges at home that are large enough, returns the one for which the request waits for the oldest
+/// event; of equals, the smallest. `None` if there is none.
 fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Span>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;
@@ -56,7 +56,7 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     let pools: Vec<PoolIndex> = others.chain([pool, idle]).try_to_vec()?;
     for of in pools {
         heap.visit_free(of, 0, |id| {
-            // A range is visited at its first block.
+            // Each range is examined once, at its first block.
             let mut blocks = choose::run(heap, id, age);
             let first = blocks.next().filter(|_| age(heap.block(id).prev).is_none());
             let Some((_, mut newest)) = first else { return Ok(()) };
@@ -77,8 +77,8 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     Ok(best.map(|(_, whole, start)| Span::new(start, whole.min(most_of_a_range(size)))))
 }
 
-/// Of the places in views with room for the request, returns the one whose awaited event is the oldest; of equals, the
-/// one in the smallest view. `None` if there is none.
+/// Of the places in views with room for the request, returns the one for which the request waits for the oldest event;
+/// of equals, the one in the smallest view. `None` if there is none.
 fn window(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Window>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;

@@ -76,8 +76,8 @@ impl ReleasableChunks {
     }
 }
 
-/// Drops every view over any of the chunks. If a view is in use, grows, or is pinned by a private pool, only its
-/// mappings of these chunks are removed.
+/// Drops every view over any of the chunks. If a view is in use or grows, or a private pool has handed out a block of
+/// it, only its mappings of these chunks are removed.
 fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> Result<()> {
     let mut ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     ids.sort_unstable();

@@ -27,8 +27,8 @@ use rustc_hash::FxHashMap;
 /// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
-/// The most passes over all candidates, since splits make room for other splits. A request may split in several steps
-/// ([`MAX_SPLITS`](super::last_resort)).
+/// The most passes over all candidates. Splits make room for other splits, so one pass is not enough. A request may
+/// split in several steps ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
 
 /// The most chunks that are split behind one gate, and the most bytes that are copied behind one gate. Streams wait
@@ -96,8 +96,8 @@ pub(super) fn all_splits(present: &Present<'_>, usable: impl Fn(BlockId) -> bool
             free = free.saturating_add(gain);
             splits.parts += parts;
             splits.mappings += parts * views;
-            // Free memory of a private pool counts as in use for the candidates. If it is `usable`, a whole chunk may
-            // be, and needs no split.
+            // Free memory of a private pool counts as in use for the candidates. If that memory is `usable`, a chunk
+            // may be usable as a whole, and then needs no split.
             let of_use = |span: Span| heap.blocks_over(span).all(&usable);
             let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
             visit_free_granules(heap, &chunk, |part| {
@@ -287,8 +287,8 @@ impl Splitting {
     }
 }
 
-/// Makes room for `bytes` bytes of new memory by giving back free chunks. As much is taken again when memory grows for
-/// the request. Returns whether there is room.
+/// Makes room for `bytes` bytes of new memory by giving back free chunks. Their memory is taken again when memory grows
+/// for the request. Returns whether there is room.
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {

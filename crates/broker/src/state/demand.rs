@@ -114,8 +114,8 @@ impl Demand {
         self.step != Step::Queued && (self.waiting.is_empty() || now >= self.until)
     }
 
-    /// Begins the next round of questions, once the last step is over. Members that have not answered count as silent.
-    /// Returns the members that must give, with the bytes to give; none if the demand is finished.
+    /// Begins the next round of questions, once the present step is over. Members that have not answered count as
+    /// silent. Returns the members that must give, with the bytes to give; none if the demand is finished.
     pub(super) fn next(&mut self, number: u64, now: Instant) -> Vec<(u64, u64)> {
         self.silent += u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         for member in std::mem::take(&mut self.waiting).into_keys() {

@@ -84,7 +84,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Returns when the connection is closed in any case; `None` if there is no limit.
+    /// Returns the time at which the connection is closed in any case; `None` if there is no limit.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }

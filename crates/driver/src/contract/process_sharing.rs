@@ -14,11 +14,12 @@ use std::sync::{
 use crate::error::DriverResult;
 use crate::ids::Handle;
 
-/// Memory of `malloc` in a form that another process can open: a `CUipcMemHandle`.
+/// Memory of `cuMemAlloc` in a form that another process can open: a `CUipcMemHandle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpcMemory(pub [u8; 64]);
 
-/// Memory of `create` in a form that other processes can import: a file descriptor, which is closed with its last copy.
+/// Memory of `cuMemCreate` in a form that other processes can import: a file descriptor, which is closed with its last
+/// copy.
 #[derive(Clone, Debug)]
 pub struct Exported {
     #[cfg(unix)]
@@ -84,8 +85,8 @@ impl WeakExported {
     }
 }
 
-/// Memory that processes share: memory of `create` through file descriptors, memory of `malloc` through CUDA's IPC
-/// handles. The driver does not send the descriptors or handles to the other process.
+/// Memory that processes share: memory of `cuMemCreate` through file descriptors, memory of `cuMemAlloc` through CUDA's
+/// IPC handles. The driver does not send the descriptors or handles to the other process.
 ///
 /// A driver that cannot share memory answers every call with [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {

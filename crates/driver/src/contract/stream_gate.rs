@@ -29,10 +29,10 @@ pub trait StreamGate {
     /// `patience_ns` nanoseconds until every stream has been given the gate, as long again for the earlier work of the
     /// streams, and then for the copies.
     ///
-    /// Returns whether the gate is closed and all bytes are copied. On `false` no stream is held, and the targets have
-    /// arbitrary contents: a stream's earlier work took too long, a stream is being captured, another thread was in a
-    /// call that waits for the device, there were more streams than a device can hold, or another allocator has closed
-    /// the gate of the device.
+    /// Returns `true` if the gate is closed and all bytes are copied. On `false` no stream is held, and the targets
+    /// have arbitrary contents. Reasons: a stream's earlier work took too long, a stream is being captured, another
+    /// thread was in a call that waits for the device, there were more streams than a device can hold, or another
+    /// allocator has closed the gate of the device.
     ///
     /// While the gate is closed, the thread that closed it may make only calls of
     /// [`VirtualMemory`](super::VirtualMemory): most other calls would wait for the held streams for ever.

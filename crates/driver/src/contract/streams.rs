@@ -11,8 +11,8 @@ use crate::ids::StreamId;
 /// told to trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Streams {
     /// Returns the handle by which the driver knows `stream`, which may have several handles. Makes no driver call.
-    /// Returns [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular
-    /// stream.
+    /// Returns [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that names another stream in each
+    /// thread (`cudaStreamPerThread`).
     fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
 
     /// `cuStreamGetId`: returns a number that no other stream of the process ever has, unlike handles, which are

@@ -18,7 +18,7 @@ pub(super) struct Access(pub(super) Mutex<AccessState>);
 /// The state that [`Access`] locks.
 #[derive(Debug)]
 pub(super) struct AccessState {
-    /// The device itself; then the CPU, if the memory belongs to the machine; then the peers.
+    /// The device itself; then the CPU, if the device's memory is host memory; then the peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
     /// The mapped ranges to which the devices of `list` have access: the end of each, by its start. No range crosses

@@ -263,12 +263,12 @@ impl CudaApi {
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)
     }
 
-    /// Returns the error of an uncounted call, unless the call succeeded.
+    /// Returns the error of a call that is not counted, such as `cuInit`, unless the call succeeded.
     pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
         if status == Status::SUCCESS { Ok(()) } else { Err(self.failed(call, status)) }
     }
 
-    /// Returns the error of an uncounted call that failed.
+    /// Returns the error of a call that failed and is not counted, such as `cuInit`.
     pub(super) fn failed(&self, call: &'static str, status: Status) -> CudaOpenError {
         CudaOpenError::Call { call, status, name: self.error_name(status) }
     }

@@ -22,7 +22,7 @@ impl Contents for CudaDriver {
         let size = bytes.len();
         let arguments = || range_text(address, size as u64);
         let copy = |api: &CudaApi| {
-            // SAFETY: the buffer is live and has so many bytes; the driver checks the address; the stream is alive.
+            // SAFETY: the buffer is live and has `size` bytes; the driver checks the address; the stream is alive.
             let copied = unsafe { api.memcpy_dtoh_async(bytes.as_mut_ptr().cast(), address, size, raw) }?;
             // After the wait no copy writes to the buffer, whether the copy succeeded or not. SAFETY: the stream is
             // alive.
@@ -37,7 +37,7 @@ impl Contents for CudaDriver {
         let size = bytes.len();
         let arguments = || range_text(address, size as u64);
         let copy = |api: &CudaApi| {
-            // SAFETY: the buffer is live and has so many bytes; the driver checks the address; the stream is alive.
+            // SAFETY: the buffer is live and has `size` bytes; the driver checks the address; the stream is alive.
             let copied = unsafe { api.memcpy_htod_async(address, bytes.as_ptr().cast(), size, raw) }?;
             // After the wait no copy reads the buffer, whether the copy succeeded or not. SAFETY: the stream is alive.
             let waited = unsafe { api.stream_synchronize(raw) }?;

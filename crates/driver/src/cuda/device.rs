@@ -69,9 +69,10 @@ pub struct CudaDriver {
     pub(super) own_stream: Mutex<Option<StreamId>>,
     /// The gate for streams; `None` if the device has none.
     pub(super) gate: Mutex<Option<Gate>>,
-    /// Whether the program vouches for all streams that this driver did not create.
+    /// Whether the program has vouched that the handles of streams that this driver did not create are valid
+    /// ([`Self::trust_streams`]).
     pub(super) trusts_streams: AtomicBool,
-    /// Whether the driver numbers streams. Cleared if the driver turns out not to.
+    /// Whether libcuda numbers streams (`cuStreamGetId`). Cleared if libcuda turns out not to.
     pub(super) tells_streams_apart: AtomicBool,
     pub(super) calls: CallCounters,
 }

@@ -38,7 +38,7 @@ const COPY_GRID: (c_uint, c_uint) = (264, 512);
 /// The time for which the CPU spins on a word before it yields its core.
 const SPIN: Duration = Duration::from_millis(2);
 
-/// The parts of a gate that a device keeps.
+/// The module, words and streams of a gate, which a device keeps from one closing to the next.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) module: usize,
@@ -59,8 +59,8 @@ pub(super) struct Gate {
 impl Gate {
     fn word(&self, number: u64) -> &AtomicU32 {
         let word: *mut u32 = ptr::with_exposed_provenance_mut(self.words + 4 * number as usize);
-        // SAFETY: the words are page-locked memory of so many bytes, aligned, which lives as long as the gate. The GPU
-        // writes whole words.
+        // SAFETY: the words are aligned, page-locked memory that lives as long as the gate, and `number` is the index
+        // of one of them. The GPU writes whole words.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
@@ -148,8 +148,8 @@ impl Gate {
         let count = streams.len() as u32;
         let of_host = Hold { words: self.on_device(OPEN), count: 1, open: self.on_device(OPEN), mark: 0, passed_on: 0 };
         let of_device = Hold { words: self.opened, open: self.opened, ..of_host };
-        // The relay, which tells the device when the gate opens, is launched first: held work before it in a hardware
-        // channel would block it.
+        // The relay, which tells the device when the gate opens, is launched first: work of a held stream that lies
+        // before it in a hardware channel would block it.
         let mut status =
             self.launch_hold(api, relay, Hold { mark: self.on_device(RELAY), passed_on: self.opened, ..of_host })?;
         for (stream, number) in streams.iter().zip(MARKS..) {

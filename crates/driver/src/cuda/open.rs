@@ -137,7 +137,7 @@ impl CudaDriver {
     }
 
     fn open_without_gate(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
-        // SAFETY: the only flags that exist are 0.
+        // SAFETY: the call takes only flags, and 0 is their only valid value.
         match unsafe { api.init(0) }? {
             Status::NO_DEVICE => return Err(CudaOpenError::NoSuchDevice { ordinal, devices: 0 }),
             status => api.check("cuInit", status)?,

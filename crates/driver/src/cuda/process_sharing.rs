@@ -64,7 +64,7 @@ impl CudaDriver {
         self.demand(
             Call::Export,
             || handle_text(handle),
-            // SAFETY: the handle is alive, and the pointer is to a live integer, which a descriptor is.
+            // SAFETY: the handle is alive. The pointer is to a live integer, and a descriptor is an integer.
             |api| unsafe { api.mem_export_to_shareable_handle(place, handle.0, ffi::MEM_HANDLE_TYPE_POSIX_FD, 0) },
         )?;
         if descriptor < 0 {

@@ -110,7 +110,7 @@ impl CudaDriver {
         api.need("cuMemHostRegister_v2")?;
         api.need("cuMemHostUnregister")?;
         let pages = self.host_pages.take(bytes)?;
-        // SAFETY: the pages are there, so many bytes of them, and stay until they are unregistered.
+        // SAFETY: the pages have `bytes` bytes, and stay until they are unregistered.
         let answer = unsafe { api.mem_host_register(pages.pointer(), bytes, ffi::HOST_REGISTER_PORTABLE) };
         if answer == Ok(Status::SUCCESS) {
             return Ok(pages);

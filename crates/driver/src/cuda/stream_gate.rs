@@ -21,14 +21,14 @@ const KERNELS: &str = concat!(include_str!("gate.ptx"), "\0");
 const HOLD: &CStr = c"seamalloc_hold";
 const COPY: &CStr = c"seamalloc_copy";
 
-/// The most streams that are held: a device runs 128 kernels at a time, and the kernel that watches the host's word,
-/// the copies and the program's running kernels count among them.
+/// The most streams that are held: a device runs 128 kernels at a time, among them the kernel that waits for the CPU to
+/// open the gate, the copies and the program's running kernels.
 const MOST_STREAMS: usize = 110;
 
-/// The time that each launch of a kernel may take, in addition to the caller's patience with the streams.
+/// The time that each launch of a kernel may take, in addition to the time that the caller allows (`patience_ns`).
 const LAUNCH: Duration = Duration::from_micros(20);
-/// The time that copies may take once all streams are held, unless the caller's patience is longer, and 1 ns more for
-/// each `BYTES_PER_NS` bytes.
+/// The time that copies may take once all streams are held, unless the caller allows more (`patience_ns`), and 1 ns
+/// more for each `BYTES_PER_NS` bytes.
 const COPYING: Duration = Duration::from_millis(20);
 const BYTES_PER_NS: u64 = 8;
 
@@ -178,7 +178,7 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live pointer.
         self.make("cuMemHostAlloc", |api| unsafe { api.mem_host_alloc(&mut host, WORDS, flags) })?;
         gate.words = host.expose_provenance();
-        // SAFETY: the memory has so many bytes, and nothing else uses it yet.
+        // SAFETY: the memory has `WORDS` bytes, and nothing else uses it yet.
         unsafe { host.cast::<u8>().write_bytes(0, WORDS) };
         let on_device = &mut gate.words_on_device;
         // SAFETY: the pointer is to a live integer; the memory was allocated above.

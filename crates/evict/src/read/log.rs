@@ -84,7 +84,8 @@ impl Line {
 struct Reader {
     builder: GraphBuilder,
     names: FxHashMap<String, TensorId>,
-    /// The names of the tensors, in the order of their first use. Tensors left at the end are pinned in this order.
+    /// The names of the tensors, in the order of their first use. Tensors that the program still holds at the end are
+    /// pinned in this order.
     order: Vec<String>,
 }
 

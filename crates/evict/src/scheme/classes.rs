@@ -23,7 +23,7 @@ pub(super) enum Touching {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classes {
     touching: Touching,
-    /// Each storage's node while the storage is evicted.
+    /// Each storage's node in the forest of union and find, while the storage is evicted.
     node_of: Vec<Option<u32>>,
     /// Each storage's cost when it was evicted.
     cost_of: Vec<u64>,

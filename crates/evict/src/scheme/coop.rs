@@ -52,7 +52,7 @@ impl Scheme for Coop {
             return window;
         }
         // No run of neighbouring pieces is large enough. If the memory is one arena, no eviction helps. With several
-        // segments an eviction may help.
+        // segments an eviction may help, since the allocator can give a free segment back or join free memory.
         if ask.memory.is_one_range() {
             return Vec::new();
         }

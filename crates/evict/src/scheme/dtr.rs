@@ -1,5 +1,6 @@
 //! DTR with exact neighbourhoods: evicts the tensor whose cost, divided by size and staleness, is least. The cost
-//! includes the evicted neighbourhood. MSPS counts only the evicted ancestors, without staleness.
+//! includes the evicted neighbourhood: evicted tensors that this tensor is computed from, or that are computed from it.
+//! MSPS counts only the evicted ancestors, without staleness.
 //!
 //! The rules are those of `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of
 //! uwsampl/dtr-prototype (Kirisame and others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others,

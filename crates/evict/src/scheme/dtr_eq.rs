@@ -1,5 +1,5 @@
-//! DTR with classes: the rules of `dtr`, except that the evicted neighbourhood is estimated by the classes of evicted
-//! tensors (`classes.rs`) that the tensor touches.
+//! DTR with classes: the rules of `dtr`, except that the cost of a tensor's evicted neighbourhood is estimated. Evicted
+//! tensors that are computed from one another form a class, and the classes next to the tensor count (`classes.rs`).
 //!
 //! The rules are those of `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype, the scheme of the
 //! prototype in PyTorch.

@@ -103,7 +103,8 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
         let last = storage.users.iter().map(|user| place[*user as usize]).max().unwrap_or(0);
         let last = if storage.is_kept { steps } else { last };
         let is_live = |step: usize| made.is_none_or(|made| made < step) && step <= last;
-        // The column is a whole number if the tasks' choices are whole numbers, since the choices determine it.
+        // The column (variable) is a whole number if the tasks' choices are whole numbers, since the choices determine
+        // it.
         let mut column = |step| columns.number(0.0, 0.0, 1.0, f64::from(u8::from(is_live(step))));
         kept.push(Steps { from: *from, columns: (*from..=*to).map(&mut column).collect() });
     }

@@ -13,8 +13,8 @@ use std::cmp::Reverse;
 const CLOCK: u64 = 64;
 
 /// The orders in which buffers are tried. Each order has three keys, the largest value first: W, the length of the
-/// life; A, size times life; T, the bytes that remain to be placed in the fullest section (`preordering_heuristics` in
-/// google/minimalloc's `src/solver.h`).
+/// life; A, size times life; T, the bytes that remain to be placed in the fullest section of the life
+/// (`preordering_heuristics` in google/minimalloc's `src/solver.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Wat,
@@ -33,7 +33,7 @@ pub(super) enum Answer {
     Found,
     /// No plan exists.
     None,
-    /// The answer is unknown: the limit of partial plans was reached, or the search is over.
+    /// The answer is unknown: the limit of partial plans was reached, or the search of all threads has ended.
     TooLong,
 }
 
@@ -89,7 +89,8 @@ impl<'a> Solver<'a> {
         answer
     }
 
-    /// Ranks the buffers of an independent part of time, and searches for their offsets (`SubSolve`).
+    /// Ranks the buffers of a part of time that shares no buffer with other parts, and searches for their offsets
+    /// (`SubSolve`).
     fn solve_part(&mut self, mut buffers: Vec<u32>, within: (u32, u32)) -> Answer {
         let instance = self.state.instance;
         let order = self.order;

@@ -261,7 +261,8 @@ impl<'a> State<'a> {
         self.crossing[first as usize..end.saturating_sub(1) as usize].iter_mut().for_each(|crossing| *crossing += 1);
     }
 
-    /// Returns the sections at which the parts of time begin that have no buffer in common, and the end.
+    /// Cuts time into parts that have no remaining buffer in common. Returns the first section of each part, and the
+    /// end of time.
     pub(super) fn parts(&self) -> Vec<u32> {
         let sections = self.crossing.len() as u32;
         let inner = (1..sections).filter(|section| self.crossing[*section as usize - 1] == 0);

@@ -219,7 +219,7 @@ impl fmt::Display for Advice {
                 format_bytes(elsewhere),
             ),
             Self::AskLess { missing, at_most } => {
-                // If too much memory is live, a smaller request would succeed, and the next request would fail.
+                // If too much memory is live, a smaller request would only move the failure to the next request.
                 if missing > 0 {
                     let missing = format_bytes(missing);
                     write!(f, "at least {missing} less that is live at this point, by a smaller batch for example")

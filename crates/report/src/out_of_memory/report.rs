@@ -244,8 +244,7 @@ impl OutOfMemory {
     }
 
     /// Returns by how many bytes live memory must fall for [`NEAR_PERCENT`] percent of the memory to stay free, if
-    /// memory is fragmented and no other change helps: a smaller request would be served, but the next request would be
-    /// refused.
+    /// memory is fragmented and only a smaller request would be served: the next request would then be refused.
     fn nearly_too_much(&self) -> Option<u64> {
         let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
         let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::refusal::{Answer, refuse};
 use seamalloc_driver::{HostBuffer, Status};
 
-/// The buffers of a device, each with the value that the driver keeps for it.
+/// The buffers of a device, each with a value that the device keeps for it: the bytes, or the end of the last copy.
 #[derive(Debug)]
 pub(crate) struct HostBuffers<T> {
     buffers: FxHashMap<HostBuffer, Buffer<T>>,

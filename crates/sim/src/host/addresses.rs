@@ -81,7 +81,7 @@ impl Reserved {
     pub(super) fn unmap(self) -> Answer<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let at = ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: as for map.
+        // SAFETY: as in `map`.
         let done = unsafe { mmap_anonymous(at, length(self.size)?, ProtFlags::empty(), flags) };
         done.map(drop).map_err(|error| failed("mmap", error))
     }
@@ -89,7 +89,7 @@ impl Reserved {
     /// Lets the process read and write the mapped memory.
     pub(super) fn open(self) -> Answer<()> {
         let at = ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: as for map; more access invalidates no assumption.
+        // SAFETY: as in `map`; more access invalidates no assumption.
         let done = unsafe { mprotect(at, length(self.size)?, MprotectFlags::READ | MprotectFlags::WRITE) };
         done.map_err(|error| failed("mprotect", error))
     }

@@ -98,8 +98,8 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // The host memory for `create_on_host` is all memory that is available now. The device's own memory is taken
-        // from it too.
+        // The host memory for `create_on_host` is all memory that is available now. The device's own memory comes from
+        // the same memory.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());
@@ -182,7 +182,7 @@ impl HostDriver {
     }
 
     /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until
-    /// the CPU waits for it.
+    /// the CPU waits for the work.
     ///
     /// # Errors
     /// [`Status::INVALID_CONTEXT`] for a destroyed stream.
@@ -191,17 +191,18 @@ impl HostDriver {
         held.map_err(|refusal| refusal.into_error(Call::Launch))
     }
 
-    /// Ends the oldest held work of `stream`. Returns `false` if the stream has none.
+    /// Ends the oldest work of [`Self::hold`] in `stream`. Returns `false` if the stream has no such work.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.shared.with_streams(|streams| streams.finish(stream))
     }
 
-    /// Ends this held work, and all earlier held work of its stream. Returns `false` if the work has ended already.
+    /// Ends this work of [`Self::hold`], and all earlier work of that kind in its stream. Returns `false` if the work
+    /// has ended already.
     pub fn finish_hold(&self, hold: HostHold) -> bool {
         self.shared.with_streams(|streams| streams.finish_hold(hold))
     }
 
-    /// Returns whether this held work has not ended.
+    /// Returns whether this work of [`Self::hold`] has not ended.
     #[must_use]
     pub fn is_held(&self, hold: HostHold) -> bool {
         self.shared.streams.lock().is_held(hold)

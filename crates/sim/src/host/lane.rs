@@ -17,13 +17,13 @@ use seamalloc_driver::StreamId;
 /// The number of a lane (the queue of one stream), which no other lane of the device has had.
 pub(super) type LaneNumber = u64;
 
-/// Held work of one stream. The work ends when this gate is opened.
+/// Work of [`Lane::hold`], which lasts until this gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) lane: LaneNumber,
-    /// The number of the held work. Held work of one lane ends in the order of these numbers.
+    /// The number of this work in its lane. Such work of one lane ends in the order of these numbers.
     pub(super) number: u64,
-    /// Whether the work ends only by a call, even if the CPU waits for it.
+    /// Whether the work ends only by [`Lane::finish`], even if the CPU waits for it.
     pub(super) stays: bool,
     open: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl Gate {
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     passed: AtomicBool,
-    /// The held work that must end before the mark passes.
+    /// The work of [`Lane::hold`] that must end before the mark passes.
     pub(super) gates: Vec<Arc<Gate>>,
     /// Lanes that wait for the mark.
     waiting: Mutex<Vec<LaneNumber>>,
@@ -81,7 +81,7 @@ pub(super) enum Next {
     Step,
     /// The lane continues at this time.
     Sleep(Instant),
-    /// The lane waits for earlier work of another lane (a mark), or until held work is ended.
+    /// The lane waits for earlier work of another lane (a mark), or for [`Lane::finish`].
     Blocked,
     /// The lane has no work.
     Rest,
@@ -91,12 +91,13 @@ pub(super) enum Next {
 pub(super) struct Lane {
     pub(super) stream: StreamId,
     items: VecDeque<Item>,
-    /// Held work of any lane that must end before all work given to this lane so far can be done.
+    /// The work of [`Self::hold`], in any lane, that must end before all work given to this lane so far can be done.
     gates: Vec<Arc<Gate>>,
-    /// Held work of this lane that has not ended, oldest first.
+    /// The work of [`Self::hold`] in this lane that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
-    /// Whether the lane is in the list of lanes with work, or a thread carries out one of its steps.
+    /// Whether the lane (the queue of one stream) is in the list of lanes with work, or a thread carries out one of its
+    /// steps.
     pub(super) is_listed: bool,
     /// The end of the current pause, if a thread watches for it.
     pub(super) pause: Option<Instant>,
@@ -127,7 +128,7 @@ impl Lane {
         self.items.len()
     }
 
-    /// Returns whether all work given to the lane can be done without a call that ends held work.
+    /// Returns whether all work given to the lane can be done without a further [`Self::finish`] of any lane.
     pub(super) fn goes_on(&mut self) -> bool {
         self.gates.retain(|gate| !gate.is_open());
         self.gates.is_empty()
@@ -148,7 +149,7 @@ impl Lane {
         mark
     }
 
-    /// Makes work given from now on wait for a mark.
+    /// Makes work given from now on wait for a mark (a point in another lane).
     pub(super) fn wait_for(&mut self, mark: &Arc<Mark>) {
         self.goes_on();
         for gate in mark.gates.iter().filter(|gate| !gate.is_open()) {
@@ -174,17 +175,17 @@ impl Lane {
         number
     }
 
-    /// Returns the number of the oldest held work.
+    /// Returns the number of the oldest work of [`Self::hold`] that has not ended.
     pub(super) fn oldest_hold(&self) -> Option<u64> {
         self.held.front().map(|gate| gate.number)
     }
 
-    /// Returns whether held work has not ended.
+    /// Returns whether the work of [`Self::hold`] with this number has not ended.
     pub(super) fn is_held(&self, number: u64) -> bool {
         self.held.iter().any(|gate| gate.number == number)
     }
 
-    /// Ends held work up to and including `number`. Returns whether any held work ended.
+    /// Ends the work of [`Self::hold`] up to and including `number`. Returns whether any such work ended.
     pub(super) fn finish(&mut self, number: u64) -> bool {
         let ended = self.held.partition_point(|gate| gate.number <= number);
         self.held.drain(..ended).for_each(|gate| gate.open());
@@ -207,8 +208,8 @@ impl Lane {
         }
     }
 
-    /// Advances the lane as far as possible without carrying out work. Adds to `freed` the lanes that can continue as a
-    /// result.
+    /// Advances the lane (the queue of one stream) as far as possible without carrying out work. Adds to `freed` the
+    /// lanes that can continue as a result.
     pub(super) fn advance(&mut self, own: LaneNumber, now: Instant, freed: &mut Vec<LaneNumber>) -> Next {
         loop {
             match self.items.front_mut() {

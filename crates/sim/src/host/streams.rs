@@ -16,7 +16,7 @@ use seamalloc_driver::{EventId, Status, StreamId};
 
 /// The most items that may wait in a stream before the CPU waits, which is about the limit of an H200's driver.
 const MOST_WAITING: usize = 1_024;
-/// The first handle of streams that are made here. Handles that programs choose are smaller.
+/// The first handle of streams that `HostDriver::create_stream` makes. Handles that programs choose are smaller.
 const FIRST_MADE: u64 = 1 << 40;
 
 /// Work of a stream that lasts until `finish_hold`. [`HostDriver::hold`](super::HostDriver::hold) makes it.
@@ -52,11 +52,13 @@ pub(super) struct Streams {
     idle_waits: u64,
     /// The state of the random generator that chooses the next lane.
     drawn: u64,
-    /// The number of lanes whose next step of work has become due, but for which no resting thread was woken yet.
+    /// The number of lanes (streams' queues) whose next step of work has become due, but for which no waiting thread of
+    /// the device was woken yet.
     new_steps: usize,
-    /// Whether a lane's work has begun a pause, and no resting thread was told its end yet.
+    /// Whether the work of a lane (a stream's queue) has begun a pause, and no waiting thread of the device was told
+    /// its end yet.
     new_pause: bool,
-    /// Whether a lane has advanced for which the CPU may be waiting.
+    /// Whether a lane (a stream's queue) has advanced for which the CPU may be waiting.
     advanced: bool,
     /// Whether the threads must end.
     pub(super) ends: bool,
@@ -143,14 +145,14 @@ impl Streams {
         Ok((HostHold { lane, number }, mark))
     }
 
-    /// Ends the oldest held work of a stream.
+    /// Ends the oldest work of `hold` in a stream.
     pub(super) fn finish(&mut self, stream: StreamId) -> bool {
         let number = self.handles.get(&stream).copied().flatten();
         let oldest = number.and_then(|lane| Some((lane, self.lanes.get(&lane)?.oldest_hold()?)));
         oldest.is_some_and(|(lane, number)| self.finish_hold(HostHold { lane, number }))
     }
 
-    /// Ends held work, and all earlier held work of its stream.
+    /// Ends work of `hold`, and all earlier such work of its stream.
     pub(super) fn finish_hold(&mut self, HostHold { lane, number }: HostHold) -> bool {
         let ended = self.lanes.get_mut(&lane).is_some_and(|entry| entry.finish(number));
         if ended {
@@ -208,22 +210,25 @@ impl Streams {
         Some((number, lane.stream, work, done))
     }
 
-    /// Returns the end of the next pause, if any.
+    /// Returns the time at which the next pausing lane (a stream's queue) continues, if any.
     pub(super) fn next_pause(&self) -> Option<Instant> {
         self.pauses.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Returns how many lanes have got a due step since the last call, so that resting threads can be woken for them.
+    /// Returns how many lanes (streams' queues) have got a due step since the last call, so that waiting threads of the
+    /// device can be woken for these steps.
     pub(super) fn take_new_steps(&mut self) -> usize {
         std::mem::take(&mut self.new_steps)
     }
 
-    /// Returns whether a pause has begun since the last call, so that resting threads can be told its end.
+    /// Returns whether a lane (a stream's queue) has begun a pause since the last call, so that waiting threads of the
+    /// device can be told its end.
     pub(super) fn take_new_pause(&mut self) -> bool {
         std::mem::take(&mut self.new_pause)
     }
 
-    /// Returns whether any lane has advanced since the last call, so that a wait of the CPU may be over.
+    /// Returns whether any lane (a stream's queue) has advanced since the last call, so that a wait of the CPU may be
+    /// over.
     pub(super) fn take_advanced(&mut self) -> bool {
         std::mem::take(&mut self.advanced)
     }
@@ -248,7 +253,8 @@ impl Streams {
         self.lanes.values_mut().filter(|lane| !lane.is_done()).map(Lane::mark).collect()
     }
 
-    /// Ends the held work on which marks depend, since otherwise a wait for the marks would never end.
+    /// Ends the work of `hold` that keeps these marks from passing, since otherwise a wait for the marks would never
+    /// end.
     pub(super) fn let_pass(&mut self, marks: &[Arc<Mark>]) {
         for gate in marks.iter().flat_map(|mark| &mark.gates).filter(|gate| !gate.stays) {
             self.finish_hold(HostHold { lane: gate.lane, number: gate.number });

@@ -55,8 +55,8 @@ pub enum HostWork {
         /// The byte value that is written.
         value: u8,
     },
-    /// Uses a range without reading its words, until the stream reaches this work. Unmapping the memory earlier is a
-    /// fault.
+    /// Counts a range as used, without reading its words, until the stream reaches this work. Unmapping the memory
+    /// before that is a fault.
     Use {
         /// The range that is used.
         range: Range,

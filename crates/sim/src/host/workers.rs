@@ -59,8 +59,8 @@ impl Shared {
         self.done.notify_all();
     }
 
-    /// Wakes a resting thread for each new step except `own` steps, which the calling thread carries out itself. Wakes
-    /// all resting threads for a pause.
+    /// Wakes a resting thread for each new step (part of a stream's work) except `own` steps, which the calling thread
+    /// carries out itself. Wakes all resting threads for a pause.
     fn wake_resting(&self, streams: &mut Streams, own: usize) {
         let steps = streams.take_new_steps().saturating_sub(own);
         if streams.take_new_pause() {
@@ -84,8 +84,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits on the CPU until all work before the marks that `marks` returns is done. Ends the held work on which the
-    /// marks depend.
+    /// Waits on the CPU until all work before the marks (points in streams) that `marks` returns is done. Ends work of
+    /// `hold` (work without an end of its own) on which the marks depend.
     pub(super) fn wait_for(&self, marks: impl FnOnce(&mut Streams) -> Answer<Vec<Arc<Mark>>>) -> Answer<()> {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;

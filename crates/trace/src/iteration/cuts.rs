@@ -13,7 +13,8 @@ use std::ops::Range;
 /// that covers less is a part of a larger repeating part, such as a model's layers within a step.
 const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-/// The least part of its operations that an iteration before or after the others must share with its neighbour.
+/// An iteration directly before or after the recognized ones must share at least this part of its operations with its
+/// neighbour.
 const IN_COMMON: f64 = 0.75;
 /// The end of an iteration is sought around its expected end, up to this part (1/n) of the iteration's length before
 /// and after. The end is where fewest bytes are live in this range.
@@ -120,7 +121,7 @@ impl Cuts {
     }
 
     /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak. This is
-    /// not so for a model's layers, whose memory adds up from one layer to the next.
+    /// not so if the iterations are a model's layers, whose memory adds up from one layer to the next.
     fn begins_low(&self, blocks: &Blocks, most: u64, persistent: u64) -> bool {
         let heaviest = self.heaviest(blocks);
         let live = |cut: &usize| cut.checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0);

@@ -15,8 +15,8 @@ const BEGINNING_PART: u64 = 8;
 /// A kind whose steps have less than this part (1/n) of an iteration's operations is a part of a step, not a kind.
 const SHORT_PART: usize = 8;
 
-/// Steps of one kind, which have the same operations. Corresponding blocks differ in size only if those of the
-/// iterations do (`Likeness::Shape`).
+/// Steps of one kind, which have the same operations. Corresponding blocks differ in size only if corresponding blocks
+/// of the iterations do (`Likeness::Shape`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The number of steps of the kind in the trace.

@@ -98,7 +98,7 @@ pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     pieces(sequence, MARK).filter(|(_, hash)| *hash == mark).map(|(index, _)| index).collect()
 }
 
-/// Returns the hash of each piece of this length, with the place where the piece begins.
+/// Returns the hash of each piece (run of tokens) of this length, with the place where the piece begins.
 pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
     let top = (1..length).fold(1_u64, |power, _| power.wrapping_mul(BASE));
     let mut hash = 0_u64;
@@ -112,7 +112,7 @@ pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (u
     hashes.skip(length - 1).map(move |(index, hash)| (index + 1 - length, hash))
 }
 
-/// Returns the distances at which pieces of this length recur, the most frequent first.
+/// Returns the distances at which pieces (runs of tokens) of this length recur, the most frequent first.
 fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
     let mut last = FxHashMap::default();
     let mut counts: FxHashMap<usize, usize> = FxHashMap::default();

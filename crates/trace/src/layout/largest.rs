@@ -130,8 +130,9 @@ impl PartsCounter {
     pub(super) fn finish(mut self) -> Parts {
         self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
         self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
-        // The two ends of a pair lie in different pieces and different free blocks. An end shares its piece with at
-        // most one other end, and its block with at most one, so the best pair is among the few largest ends.
+        // A view joins a pair of free ends, which lie in different pieces and different free blocks. An end shares its
+        // piece with at most one other end, and its block with at most one, so the best pair is among the few largest
+        // ends.
         const FEW: usize = 3;
         let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
         let pairs =

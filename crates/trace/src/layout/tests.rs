@@ -89,20 +89,22 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
     assert_eq!(verdict.next, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
 }
 
-/// A view begins in the free end of one piece and ends in the free beginning of another piece of another block.
+/// A view begins in the free end of one piece of 20 MiB, and ends in the free beginning of another piece, in another
+/// free block.
 #[test]
 fn a_view_has_two_ends_of_different_pieces() {
-    // The only piece is free at both ends, and the ends of one piece cannot be the two ends of one view.
+    // The only piece (20 MiB) is free at both ends, and the ends of one piece cannot be the two ends of one view.
     assert_eq!(largest(&layout(&[native(&[(5, 'f'), (8, 'a'), (7, 'f')])]), None), [7, 7, 7, 10]);
-    // A view cannot begin in the middle of a piece. If the piece is split, its whole granules of 2 MiB can join a view.
+    // A view cannot begin in the middle of a piece of 20 MiB. If the piece is split, its whole granules of 2 MiB can
+    // join a view.
     let landlocked = || native(&[(5, 'a'), (10, 'f'), (5, 'a')]);
     assert_eq!(largest(&layout(&[landlocked(), landlocked()]), None), [10, 10, 10, 16]);
-    // Each of two segments has one free end.
+    // The segment `tail` is free at its end, `head` at its beginning.
     let tail = || native(&[(12, 'a'), (8, 'f')]);
     let head = || native(&[(9, 'f'), (11, 'a')]);
     assert_eq!(largest(&layout(&[tail(), head(), tail()]), None), [9, 9, 17, 24]);
-    // Wholly free segments are given back to the driver. A stream's last piece stays, and new memory continues at the
-    // addresses after this piece.
+    // Wholly free segments and pieces of 20 MiB are given back to the driver. A stream's partly used last piece stays,
+    // and new memory continues after its 12 free MiB.
     let expandable = r#""is_expandable":true,"#;
     let grown = Segment { more: expandable, blocks: &[(8, 'a'), (52, 'f')] };
     let free = Segment { more: r#""is_expandable":true,"stream":9,"#, blocks: &[(40, 'f')] };

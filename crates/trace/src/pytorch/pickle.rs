@@ -87,8 +87,8 @@ pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
     lists: Vec<Vec<Item>>,
     root: Item,
-    /// The number of items that may still be followed. The count begins with the number of items in the pickle, so that
-    /// sharing cannot multiply the items.
+    /// The number of items that may still be followed (read one by one). The count begins with the number of items in
+    /// the pickle, so that sharing cannot multiply the items.
     left: Cell<usize>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Returns the bytes that follow a length of `N` bytes.
+    /// Returns the bytes whose number comes first, in `N` bytes.
     fn counted<const N: usize>(&self, at: u32) -> Option<&'a [u8]> {
         let (length, rest) = self.bytes.get(at as usize..)?.split_at_checked(N)?;
         let mut wide = [0; 8];

@@ -41,7 +41,7 @@ struct Machine<'a> {
     opcode_at: usize,
     values: usize,
     stack: Vec<Item>,
-    /// The heights of the stack at the marks.
+    /// The heights of the stack at the marks (opcode MARK).
     marks: Vec<usize>,
     memo: Vec<Item>,
     lists: Vec<Vec<Item>>,
@@ -311,7 +311,7 @@ impl Machine<'_> {
         self.push(make(index))
     }
 
-    /// Returns the height of the stack at the last mark. Values below it precede the mark.
+    /// Returns the height of the stack at the last mark (opcode MARK). Values below it precede the mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }

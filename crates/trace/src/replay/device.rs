@@ -23,7 +23,8 @@ pub(super) enum ReplayDevice {
     Cuda(CudaReplayDevice),
 }
 
-/// Held work that keeps a freed block in use until its free completes in the trace.
+/// Work that lasts until [`ReplayDevice::finish`], and keeps a freed block in use until its free completes in the
+/// trace.
 pub(super) enum Held {
     Sim(Hold),
     Host(HostHold),
@@ -90,7 +91,7 @@ impl ReplayDevice {
         })
     }
 
-    /// Ends held work, unless a wait of the CPU has ended it already.
+    /// Ends the work of [`Self::hold`], unless a wait of the CPU has ended it already.
     pub(super) fn finish(&self, held: Held) {
         match (self, held) {
             (Self::Sim(sim), Held::Sim(hold)) => {

@@ -282,8 +282,8 @@ impl Clock {
 
     /// Returns the moment when all streams have done all work given to them.
     pub(super) fn all_done(&self) -> Moment {
-        // The map has no fixed order. If two streams end at the same time, the one whose node was made first is taken,
-        // so that each run gives the same result.
+        // The map has no fixed order. If two streams end at the same time, the one whose last node (an item that takes
+        // time) was made first is taken, so that each run gives the same result.
         let earlier = |a: Moment, b: Moment| if (b.at, a.node) > (a.at, b.node) { b } else { a };
         self.streams.values().map(|of| of.free.or_later(of.held_until)).fold(self.start, earlier)
     }
@@ -301,7 +301,8 @@ impl Clock {
                 Part::Driver => path.driver_ns += own,
                 Part::Work => path.work_ns += own,
             }
-            // The time for which waits of the allocator held the node back counts only as far as it lies in the step.
+            // The time for which waits of the allocator held the node (an item that takes time) back counts only as far
+            // as it lies in the step.
             path.held_ns = path.held_ns.saturating_add(found.held.min(found.begin.saturating_sub(begin.at)));
             let before = self.nodes.get(found.from as usize).map_or(begin.at, |from| from.end);
             path.launch_ns += within(before, found.begin) + until.saturating_sub(found.end.max(begin.at));

@@ -280,8 +280,8 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
-    /// Reads a live block that a thread names. Returns the block, and the line of another thread that must end before
-    /// this line.
+    /// Reads a live block that a thread names. Returns the block, and the line (a call) of another thread that must end
+    /// before this line begins.
     fn block(&mut self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "a block")?;
         let line = self.next_line()?;
@@ -306,8 +306,8 @@ impl<'a> Reader<'a> {
         Ok(event)
     }
 
-    /// Reads an event that was recorded. Returns the event, and the line of another thread that must end before this
-    /// line.
+    /// Reads an event that was recorded. Returns the event, and the line (a call) of another thread that must end
+    /// before this line begins.
     fn event(&self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "an event")?;
         match self.events.get(&id) {

@@ -19,7 +19,7 @@ pub(super) fn spare(bytes: u64) -> String {
     shown(bytes, |part, unit| part / unit)
 }
 
-/// Returns an amount in hundredths of its unit. `rounded` makes their number whole.
+/// Returns an amount in hundredths of its unit. `rounded` is a division that rounds up or down to whole hundredths.
 fn shown(bytes: u64, rounded: fn(u128, u128) -> u128) -> String {
     let unit = u128::from(UNIT.pow(bytes.max(1).ilog(UNIT).min(TIB)));
     let parts = rounded(u128::from(bytes) * SHOWN, unit);

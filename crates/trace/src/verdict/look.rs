@@ -12,7 +12,7 @@ use seamalloc::{Allocator, Fragmentation};
 /// Memory is measured again once the reserved bytes have grown by this part (1/n) since the last measurement.
 const LOOK_PART: u64 = 100;
 
-/// The last measurement of memory: the memory by its use when nearly the most was held.
+/// The last measurement of memory: how the held memory was used when nearly the most was held.
 #[derive(Default)]
 pub(crate) struct Look {
     reserved: u64,

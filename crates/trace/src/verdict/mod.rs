@@ -60,7 +60,7 @@ impl Judgement {
             Verdict::TooMuchLive { .. } => false,
             // The memory of a CUDA context and of libraries never becomes free.
             Verdict::Others { .. } if self.figures.is_little_elsewhere() => false,
-            // The device has the memory that PyTorch could not have.
+            // The device itself has enough memory: other programs or a limit keep it from PyTorch.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
             Verdict::PyTorchIsEnough { .. } | Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => true,
         }

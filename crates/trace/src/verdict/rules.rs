@@ -128,8 +128,8 @@ impl Figures {
         }
     }
 
-    /// Returns the recommended allocator: of those that run the job, the one with the least effort of a change to it
-    /// that leaves room on the device, or that no allocator of more effort beats. On a smaller device the recommended
+    /// Returns the recommended allocator: of those that run the job, the first one by the effort of a change to it that
+    /// leaves room on the device, or that no allocator of more effort beats. On a smaller device the recommended
     /// allocator never takes less effort. `None` if none of the three allocators runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {

@@ -11,7 +11,8 @@ use seamalloc::{Config, Split, StrategyKind};
 
 /// The bytes of a GiB. Memory to spill is offered in GiB.
 const GIB: u64 = 1 << 30;
-/// The difference in percent within which two batches count as equally small.
+/// Two allocators need equally small batches if the reductions of the batch differ by at most this many percentage
+/// points.
 const SAME_PERCENT: u64 = 2;
 /// The most memory to spill with which a job is tried, as a multiple of the bytes by which live memory exceeds the
 /// device.
@@ -111,8 +112,8 @@ impl Replays<'_> {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // The job does not run with `capacity` bytes. If the search finds a smaller capacity with which it happens
-            // to run, the value is one step above `capacity`.
+            // The job does not run with `capacity` bytes. If the search finds a smaller capacity with which the job
+            // happens to run, the value is one step above `capacity`.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,

@@ -66,7 +66,7 @@ fn the_first_question_that_fits_is_the_verdict() {
     let remedy = Some("split:last_resort".to_owned());
     let splits = short(10_000, Shortage { remedy, ..found() });
     assert_eq!(judge(&splits), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // 2. Others keep the memory, or a limit does.
+    // 2. Other processes keep the memory from PyTorch, or a limit does.
     let others = kept(DeviceFrom::Noted, 40_000);
     assert_eq!(judge(&others), Verdict::Others { missing: 400 * MIB });
     let limited = Figures { free_beyond_limit: Some(30_000 * MIB), ..others };
@@ -85,7 +85,7 @@ fn the_first_question_that_fits_is_the_verdict() {
         Verdict::SeamallocHelps { saves: Some(370 * MIB), waits: 0 }
     );
     assert_eq!(judge(&job(None, [1_000, 900, 800])), enough(Native, false), "100 MiB are nothing");
-    // 5. Only seamalloc runs the job, or it holds less where PyTorch's allocators have no room.
+    // 5. Only seamalloc runs the job, or it holds less where PyTorch's allocators leave too little of the device free.
     assert_eq!(judge(&job(10_500, [None, None, Some(10_100)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
     assert_eq!(
         judge(&job(11_000, [None, Some(10_900), Some(10_100)])),
@@ -156,7 +156,8 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     figures.native.pending = 100 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 1_900 * MIB, is_saved: true });
-    // seamalloc saves no notable amount, and does not wait. The memory held beyond live memory counts if it is notable.
+    // seamalloc saves no notable amount, and does not wait. What streams keep from one another is then compared with
+    // the memory held beyond live memory.
     let mut figures = job(11_500, [11_400, 11_400, 11_300]);
     (figures.native.waits, figures.expandable.waits, figures.native.pending) = (9, 9, 700 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: true });
@@ -313,7 +314,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
         "Run it with seamalloc: \
          SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait,split:last_resort python -m seamalloc run train.py."
     );
-    // An option with which the job runs replaces the option with which it does not.
+    // In the advice, the option with which the job runs replaces the option with which the job fails.
     let options = Options { seamalloc: "split:off,sharing:wait".into(), ..Options::default() };
     assert_eq!(
         step(Figures { options, ..splits }),

@@ -72,7 +72,7 @@ pub(super) fn headline(found: &Judgement) -> String {
     }
 }
 
-/// Returns the headline if one of PyTorch's allocators is enough.
+/// Returns the headline if one of PyTorch's allocators is enough for the job.
 fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let [first, ..] = figures.by_effort();
     let (own, other) = (figures.need(allocator), figures.need(first));
@@ -255,7 +255,7 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
     format!("{place} it holds {}{least}.", held.join(", "))
 }
 
-/// Returns the words for seamalloc's gain over an allocator of PyTorch's that is enough.
+/// Returns the words for seamalloc's gain over an allocator of PyTorch's that is enough for the job.
 fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let reserved = figures.need(allocator).reserved.unwrap_or(0);
     let more = match figures.stitch.reserved {
@@ -341,7 +341,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
     }
 }
 
-/// Returns the next step if one of PyTorch's allocators is enough.
+/// Returns the next step if one of PyTorch's allocators is enough for the job.
 fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match allocator {
         Choice::Native if figures.is_expandable_set => format!("Run it without {EXPANDABLE_SETTING}."),
@@ -411,7 +411,8 @@ fn with(figures: &Figures, choice: Choice) -> String {
     }
 }
 
-/// Returns the setting of expandable segments, with the options of the replays that PyTorch has too.
+/// Returns the environment variable that sets expandable segments and those options of the replays that PyTorch has
+/// too.
 fn setting(figures: &Figures) -> String {
     joined(EXPANDABLE_SETTING, &figures.options.expandable)
 }

@@ -6,7 +6,7 @@ use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
-/// The usual number of replays in a search, for progress.
+/// The usual number of replays in a search, for the display of progress.
 pub(super) const EXPECTED_TRIES: u32 = 8;
 
 /// The number of units in a factor of 1. Factors are hundredths.

@@ -17,7 +17,7 @@ pub struct Workload {
     pub group: &'static str,
     /// A description of the workload, in one line.
     pub summary: &'static str,
-    /// Whether a stress run without names includes it.
+    /// Whether `seamalloc stress` without names runs the workload.
     pub in_default_set: bool,
     /// The number of steps (or rounds) at the default scale.
     pub default_steps: u32,

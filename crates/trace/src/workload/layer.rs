@@ -174,9 +174,9 @@ struct Pass<'a> {
     residual: Block,
     /// The gradients of further branches: key and value, or the gate's other side.
     branches: Vec<Block>,
-    /// The sum of input gradients of products that share their input.
+    /// The sum of input gradients of matrix products that share their input.
     shared: Option<Block>,
-    /// The gradient inside an adapter, which is added to the gradient of the product beside it.
+    /// The gradient inside a LoRA adapter, which is added to the input gradient of the adapter's matrix product.
     beside: Option<Block>,
     gradients: &'a mut WeightGradients,
 }
@@ -204,7 +204,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Replaces the flowing gradient by a new one.
+    /// Frees the gradient that flows back, and lets `gradient` flow instead.
     fn flow(&mut self, gradient: Block) {
         if let Some(old) = self.flowing.replace(gradient) {
             self.tape.free(old);

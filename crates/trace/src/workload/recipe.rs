@@ -58,7 +58,7 @@ pub(super) struct Op {
     pub(super) weight: u64,
     /// Bytes of the bias; 0 if there is none.
     pub(super) bias: u64,
-    /// Whether the operation belongs to a LoRA adapter beside the product before it.
+    /// Whether the operation belongs to the LoRA adapter of the matrix product that precedes it in the list.
     pub(super) adapter: bool,
 }
 

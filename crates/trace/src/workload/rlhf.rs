@@ -38,7 +38,7 @@ impl Feedback {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, rounds: u32) -> Result<(), GenerateError> {
         let (model, shape) = (self.model, self.model.transformer()?);
         let ops = recipe::block(model, shape, false);
-        // The weights of the reference model. The job allocates those of the trained model.
+        // The weights of the reference model. `Job::start` below allocates those of the trained model.
         step::weights(tape, model, 1);
         let plan = Training {
             model,

@@ -129,7 +129,7 @@ impl Batch<'_> {
                 tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
                 tape.free_all([offsets, segments, counts, order, sorted]);
                 if shared {
-                    // The gradient is added to that of the output projection.
+                    // The output projection has the same weight, and the gradient is added to its gradient.
                     tape.free(gradient);
                 } else {
                     gradients.blocks.push(gradient);

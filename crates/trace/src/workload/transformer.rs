@@ -149,7 +149,8 @@ impl<'a> Job<'a> {
         (Some(input), saved)
     }
 
-    /// Returns the tensors that a block's backward reads. Tensors that were not kept are recomputed.
+    /// Returns the tensors that the backward pass of a transformer block reads. Tensors that were not kept are
+    /// recomputed.
     fn restore(&mut self, saved: Saved, rows: &RowCounts) -> Saved {
         if !self.plan.recompute {
             return saved;

@@ -142,7 +142,8 @@ impl GmLake {
 
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     context.wait_for_all()?;
-    // Only small blocks lie in segments that are released whole: beside every pBlock lie addresses without memory.
+    // This releases only segments of small blocks: a pBlock is never a whole segment, since addresses without memory
+    // lie beside it.
     release_whole_segments(context)?;
     finish_drops(context)?;
     let whole = pblock::releasable(context.heap())?;

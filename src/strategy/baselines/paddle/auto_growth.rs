@@ -1,6 +1,6 @@
 //! Strategy `paddle-auto-growth`: Paddle's `AutoGrowthBestFitAllocator`.
 //!
-//! The rules are those of `auto_growth_best_fit_allocator.cc` (2c8abd8), and of its small pool as in
+//! The rules are those of `auto_growth_best_fit_allocator.cc` (2c8abd8), and for the small pool those of
 //! `test_allocator_flags` (pull request 74463):
 //! - the smallest free block that fits serves, and among equal ones the lowest; the request gets the end of the block,
 //!   and the whole rest before it stays free (`AllocateImpl`);

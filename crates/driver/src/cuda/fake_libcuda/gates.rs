@@ -18,7 +18,7 @@ const PATIENCE: u64 = 20_000_000;
 /// A launch that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launch {
-    /// The stream, and the number of words that it waits for.
+    /// The stream that a kernel holds, and the number of words for which this kernel waits.
     Hold(usize, u32),
     Copy(usize, u64, u64, u64),
 }

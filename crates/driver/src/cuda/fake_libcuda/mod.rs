@@ -1,7 +1,7 @@
 //! A fake libcuda for tests, just complete enough to show that [`CudaDriver`] calls it correctly.
 //!
 //! Owns: the fake, for two devices. The fake models no memory; the simulated GPU does. Its state is per thread, since
-//! each test has its own. The other files of this folder are tests that need no GPU.
+//! each test runs on a thread of its own. The other files of this folder are tests that need no GPU.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests alone use it")]
 #![cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests beside it use all of it"))]
@@ -89,7 +89,7 @@ struct State {
     reservations: usize,
     /// Whether `cuMemMap` fails.
     no_more_maps: bool,
-    /// Contexts that were given peer access to device 1's plain memory.
+    /// Contexts that were given peer access to device 1's memory of `cuMemAlloc`.
     peers: Vec<usize>,
     /// Attributes that the device lacks.
     lacks: Vec<u32>,
@@ -376,7 +376,7 @@ unsafe extern "C" fn memcpy_async(to: CUdeviceptr, from: CUdeviceptr, size: usiz
 unsafe extern "C" fn memcpy_dtoh_async(host: *mut c_void, _: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
     in_context(|state| {
         state.copies.push(stream.addr());
-        // SAFETY: the driver under test passes a buffer of its own with so many bytes.
+        // SAFETY: the driver under test passes a buffer of its own with `size` bytes.
         unsafe { host.cast::<u8>().write_bytes(0x5a, size) };
         Status::SUCCESS.0
     })
@@ -389,7 +389,7 @@ unsafe extern "C" fn memcpy_htod_async(
 ) -> RawStatus {
     in_context(|state| {
         state.copies.push(stream.addr());
-        // SAFETY: the driver under test passes a buffer of its own with so many bytes.
+        // SAFETY: the driver under test passes a buffer of its own with `size` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(host.cast::<u8>(), size) };
         state.written.push((to, bytes.to_vec()));
         Status::SUCCESS.0

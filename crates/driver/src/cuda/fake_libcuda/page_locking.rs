@@ -170,7 +170,8 @@ fn nothing_is_left_of_pages_that_libcuda_does_not_register() {
         with(|state| state.register = status.0);
         let buffers = [5 * MIB as u64, 4096].map(|size| driver.host_malloc(size).unwrap());
         assert_eq!((left(), registered()), (0, vec![]), "{status}");
-        // A call that no driver supports is not tried again; a call that may succeed later is tried again.
+        // After a status that stays true (not supported, not permitted), registering is not tried again. After one that
+        // may pass (out of memory), it is.
         assert_eq!(asked(|asked| asked.times) - before.0, tries, "{status}");
         assert_eq!(of_libcuda(), (before.1.0 + 2, before.1.1), "{status}: cuMemHostAlloc is asked instead");
         buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());

@@ -1,6 +1,6 @@
 //! Allocations of `malloc`, and allocations of other devices that this device has opened.
 //!
-//! Owns: the allocation that begins at an address, the number of openings of another device's allocation, and the
+//! Owns: finding an allocation by its first address, the number of openings of another device's allocation, and the
 //! driver's rules about allocations and openings.
 
 use super::{GRANULARITY, Malloc, Memory, Opening};

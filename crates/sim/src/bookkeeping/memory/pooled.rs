@@ -1,7 +1,7 @@
 //! Allocations of the driver's pools, and the bytes that the pools hold.
 //!
-//! Owns: the allocation that begins at an address, and the driver's rules about the allocation. The device's `pool.rs`
-//! chooses the allocation's place in the pool.
+//! Owns: finding an allocation of a pool by its first address, and the driver's rules about such allocations. The
+//! device's `pool.rs` chooses the place of an allocation in its pool.
 
 use super::{Memory, Piece, Pooled};
 use crate::bookkeeping::refusal::{Answer, refuse};

@@ -78,7 +78,7 @@ fn nothing_is_executed() {
 
 #[test]
 fn bombs_do_no_harm() {
-    // The pickles have a million nested lists, and a million marks.
+    // One pickle has a million nested lists, the other a million `MARK` opcodes.
     let mut nested = vec![0x80, 4];
     nested.extend(vec![b']'; 1_000_000]);
     nested.extend(vec![b'a'; 999_999]);
