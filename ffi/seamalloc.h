@@ -421,7 +421,8 @@ typedef struct {
     // The size of this struct: set it to `sizeof(seam_pool_stats)` before the call. After the call it is the size that
     // was filled in.
     size_t size;
-    // The number of uses that were not released; 0 while the pool's memory waits for the device.
+    // The number of uses (calls that created or opened the pool) that were not released; 0 while the pool's memory
+    // waits for the device.
     uint64_t uses;
     // 1 while requests are routed to the pool.
     uint64_t routed;
@@ -768,10 +769,11 @@ void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 
 // Reports the allocators of this process, including those that are created later, to other processes of the same user
 // from now on: a thread of the library answers at a Unix socket, where `seamalloc top` asks. `path` is the socket's
-// name, which must not exist. NULL is NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where
-// `seamalloc top` finds it. The socket is removed when the process ends by exit. The environment variable
-// SEAMALLOC_SERVE (1, or a socket's name) has the same effect when the first allocator is created. The function does
-// nothing if such a thread runs already. Returns `SEAM_STATUS_FILE` if the socket cannot be made.
+// name, which must not exist. If `path` is NULL, the name is NAMESPACE-PID.sock (NAMESPACE: the inode of the process's
+// PID namespace) in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket is
+// removed when the process ends by exit. The environment variable SEAMALLOC_SERVE (1, or a socket's name) has the same
+// effect when the first allocator is created. The function does nothing if such a thread runs already. Returns
+// `SEAM_STATUS_FILE` if the socket cannot be made.
 seam_status seam_serve(const char *path);
 
 // Ends the thread that `seam_serve` started, and removes its socket. Does nothing if no such thread runs.

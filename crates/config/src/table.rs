@@ -193,8 +193,8 @@ options! {
             typed "ms", default "0", example "1000",
             when "others give memory back a moment later: processes that take turns on a GPU, threads of a server";
         /// The number of seconds without an allocation or a free after which the program's free memory goes back to the
-        /// driver, with `stitch`, in C and PyTorch; in Rust by `IdleRelease`. At least 10 s for each GiB, a thousand
-        /// times what the driver takes to give it again. `None`: never.
+        /// driver, with `stitch`, in C and PyTorch; in Rust by `IdleRelease`. The wait is at least 10 s for each GiB of
+        /// this memory, a thousand times what the driver takes to give a GiB again. `None`: never.
         idle_release_s: Option<u64> = None;
         "idle_release_s": Optional(AtLeastOne("seconds of at least 1, or None")), only &[Stitch],
             typed "s, at least 1", default "None", example "1",
@@ -399,7 +399,7 @@ options! {
             typed "MiB; 0: by the fraction", default "0", example "64", when "";
         /// `FLAGS_use_stream_safe_cuda_allocator`: frees follow the rule of Paddle's `StreamSafeCUDAAllocator` (all
         /// `paddle-…`). An event is recorded when a stream is named, not at the free, so a program must give a stream
-        /// its work before it names it. A request that finds too little memory does not wait for events. Off by
+        /// its work before naming the stream. A request that finds too little memory does not wait for events. Off by
         /// default, unlike in Paddle: seamalloc's own rule waits for at least as much.
         use_stream_safe_cuda_allocator: bool = false;
         "FLAGS_use_stream_safe_cuda_allocator": Switch, only &StrategyKind::PADDLE,
