@@ -137,7 +137,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a public block back to the driver's pool. Returns `false` if the block cannot go back now.
+    /// Gives a block of no private pool back to the driver's pool. Returns `false` if the block cannot go back now.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
         let freed = self.timed(|strategy, context| match strategy.stream_ordered() {
             Some(strategy) => strategy.free(context, id),

@@ -61,9 +61,9 @@ pub(crate) struct Rules {
     /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. If false,
     /// the strategy waits for all pending memory, as in PyTorch.
     pub(crate) waits_for_oldest: bool,
-    /// Whether a public block is given back to the driver as soon as it is freed, in the order of the streams that use
-    /// it ([`Strategy::free`]). Such blocks are marked as used by other streams, and only frees of marked blocks check
-    /// this rule.
+    /// Whether a block outside of private pools is given back to the driver as soon as it is freed, in the order of the
+    /// streams that use it ([`Strategy::free`]). Such blocks are marked as used by other streams, and only frees of
+    /// marked blocks check this rule.
     pub(crate) frees_to_driver: bool,
     pub(crate) abilities: Abilities,
 }
@@ -237,11 +237,11 @@ pub(crate) trait Strategy: Send {
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 
-/// A strategy that gives each public block back to the driver when it is freed, in the order of the streams that use
-/// it. The strategy's rules have [`Rules::frees_to_driver`].
+/// A strategy that gives each block outside of private pools back to the driver when it is freed, in the order of the
+/// streams that use it. The strategy's rules have [`Rules::frees_to_driver`].
 pub(crate) trait StreamOrdered {
-    /// Gives a freed public block back to the driver. The block is in no table of live allocations any more. Returns
-    /// `false` and changes no state if the block cannot be given back now.
+    /// Gives a freed block that belongs to no private pool back to the driver. The block is in no table of live
+    /// allocations any more. Returns `false` and changes no state if the block cannot be given back now.
     ///
     /// # Errors
     /// A driver call failed, or the host has too little memory. The block is as before.

@@ -79,7 +79,8 @@ const MANY_OTHERS: usize = 64;
 /// The epochs of other streams for which a stream has waited on the GPU.
 #[derive(Debug, Default)]
 pub(super) struct Waited {
-    /// The stream that waited, and its number, since its pools may pass to another stream.
+    /// The stream that waited, and its number, which tells it from later streams with the same handle. The stream's
+    /// pools may pass to another stream, for which the waits do not hold.
     pub(super) by: (StreamId, Option<u64>),
     /// For each other stream, the last epoch waited for, in the order of the other streams' pools.
     pub(super) until: Vec<(PoolIndex, u64)>,

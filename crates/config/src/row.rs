@@ -14,7 +14,7 @@ pub(super) struct Row<C> {
     pub(super) strategies: &'static [StrategyKind],
     /// Sets the option to the value of a text.
     pub(super) set: fn(&mut C, &str) -> Result<(), ConfigError>,
-    /// Whether the option differs from its default.
+    /// Whether the option is printed; usually, whether it differs from its default.
     pub(super) is_given: fn(&C) -> bool,
     /// Prints the value.
     pub(super) write: fn(&C, &mut fmt::Formatter<'_>) -> fmt::Result,

@@ -75,7 +75,8 @@ impl Config {
     }
 }
 
-/// Prints the options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads them back.
+/// Prints the options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads them back. A strategy
+/// that was chosen by name is printed even if it is the default.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";

@@ -3,7 +3,8 @@
 //! ```text
 //! graph, read        the operators, and their file format
 //! load               judges every order: the live bytes at each step
-//! instance, reach    the input of the methods; which operators must run before others; a lower bound of the peak
+//! instance           the input of the methods
+//! reach              which operators must run before others, and a lower bound of the peak
 //! listing            methods that look one operator ahead
 //! exact              a search over sets of operators
 //! roam, branches     subgraphs in sequence; independent parts of a subgraph

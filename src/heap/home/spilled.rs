@@ -27,8 +27,8 @@ impl Heap {
         &mut self.home.spilling.stock
     }
 
-    /// Notes that `now` bytes instead of `before` bytes of host memory are held outside of all chunks, because calls
-    /// failed.
+    /// Counts `now` bytes instead of `before` bytes of host memory outside of all chunks. Host memory belongs to no
+    /// chunk while physical memory is exchanged, or after driver calls to give the host memory back have failed.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);

@@ -40,7 +40,8 @@ pub(in crate::heap) struct Pools {
     pub(super) idle: PoolIndex,
     /// The private pools, with their uses and routes.
     pub(super) private: PrivatePools,
-    /// The pairs of private pools. Of several pairs of one stream, the last pair serves the stream.
+    /// The pairs of a large and a small pool that belong to private pools, one for each stream. If a private pool has
+    /// several pairs for a stream, the last pair serves the stream.
     pub(super) pairs: Vec<PrivatePair>,
     /// The large pools of vacant pairs.
     pub(super) vacant: Vec<PoolIndex>,

@@ -129,8 +129,9 @@ pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, adde
 
 /// Returns where home grows by `size` bytes for a pool while streams share no memory: directly after memory of the
 /// pool. Otherwise streams that grow in turns would get small pieces between pieces of other streams, and every large
-/// request would need several pieces. The first memory of a stream lies directly after memory of no stream, or else in
-/// the middle of the largest gap (addresses without memory), so that each stream has room to grow after its memory.
+/// request would need several pieces. The first memory of a stream lies directly after idle memory, which belongs to no
+/// stream. If no idle memory has enough room after it, the first memory lies in the middle of the largest gap
+/// (addresses without memory), so that each stream has room to grow after its memory.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;

@@ -1,4 +1,5 @@
-//! The stacks of a snapshot's requests: the lines of the program that requested each block, and the refusals.
+//! The stacks of a snapshot's requests: which lines of the program requested each block, and which lines made the
+//! requests that were refused.
 //!
 //! Owns: reading the stacks of history entries and of blocks (their key `frames`). Each different stack is kept once.
 //! Only pickles have stacks.
