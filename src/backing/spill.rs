@@ -83,7 +83,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
 ///
 /// The return needs a second gate. If this gate cannot be closed, or if another process takes the device memory that is
 /// then free, the live parts stay in host memory, as spilled memory does, until live memory is low next (at the end of
-/// a training step), or until the next such split. A warning is logged.
+/// a training step), or until the next such split. If the return at that moment fails, it is tried again as late as the
+/// return of other spilled memory ([`Heap::may_return`]). A warning is logged.
 ///
 /// # Errors
 /// The errors of [`exchange`], except if the host has no memory for the live parts: the chunk is then not split.
@@ -116,7 +117,9 @@ pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId,
     }
     context.heap.journal_mut().chunk_split(count, copied);
     context.heap.watch_spilled(chunk.span(), &owners);
-    return_split(context, chunk.span())?;
+    if !return_split(context, chunk.span())? {
+        context.heap.has_left_parts();
+    }
     Ok(true)
 }
 
@@ -138,15 +141,16 @@ pub(crate) fn has_host_memory(context: &mut StrategyContext<'_>) -> bool {
     tried.is_ok()
 }
 
-/// Returns the spilled chunks in a span of home to the device, after [`split_through_host`].
-fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()> {
+/// Moves the spilled chunks in a span of home back to the device, after [`split_through_host`]. Returns whether all came
+/// back.
+fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<bool> {
     let mut cuts = Vec::new();
     for (id, chunk) in context.heap.spilled_chunks().filter(|(_, chunk)| span.contains(chunk.address)) {
         cuts.try_push(Cut::whole(id, chunk.size, Fate::Copied)?)?;
     }
-    if exchange(context, &cuts).found()?.is_none_or(|returned| returned < cuts.len()) {
+    let all = exchange(context, &cuts).found()? == Some(cuts.len());
+    if !all {
         let bytes = context.heap.spilled();
-        context.heap.has_left_parts();
         // Shown by default, as the warnings of the gate are.
         tracing::warn!(
             target: "seamalloc::backing::gate",
@@ -154,7 +158,7 @@ fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()>
             "parts of a split chunk lie in host memory, and are slower, until a later return of them succeeds"
         );
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Returns the parts into which a chunk is cut when spilled. Free parts lose their memory. Live parts are cut into the

@@ -10,10 +10,11 @@ const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
 
-/// A simulated GPU that notes which streams each gate holds.
+/// A simulated GPU that notes which streams each gate holds, and closes at most so many gates.
 struct Noting {
     gpu: SimGpu,
     held: Mutex<Vec<Vec<StreamId>>>,
+    most: Mutex<usize>,
 }
 
 impl ForwardingDriver for Noting {
@@ -22,13 +23,16 @@ impl ForwardingDriver for Noting {
     }
     fn close_gate(&self, streams: &[StreamId], copies: &[GateCopy], patience_ns: u64) -> DriverResult<bool> {
         self.held.lock().push(streams.to_vec());
+        if self.held.lock().len() > *self.most.lock() {
+            return Ok(false);
+        }
         self.inner().close_gate(streams, copies, patience_ns)
     }
 }
 
 fn device(options: &str) -> (Arc<Noting>, Allocator) {
     let gpu = SimGpu::new(SimConfig::parse("sim:h100,capacity=1GiB").unwrap()).unwrap();
-    let device = Arc::new(Noting { gpu, held: Mutex::default() });
+    let device = Arc::new(Noting { gpu, held: Mutex::default(), most: Mutex::new(usize::MAX) });
     let allocator = Allocator::new(Arc::<Noting>::clone(&device), Config::parse(options).unwrap()).unwrap();
     (device, allocator)
 }
@@ -97,6 +101,48 @@ fn a_comb_on_a_full_device_serves_what_is_free() {
         end(&device, allocator, live);
     }
     assert!(through_host >= 5, "{through_host}: too tame");
+}
+
+/// Parts of a split chunk stay in host memory, because no second gate can be closed. Their return is tried once when live
+/// memory is low next, and not again in each step, since every try stops the streams.
+#[test]
+fn parts_in_host_memory_do_not_stop_the_streams_in_each_step() {
+    let mut left = 0;
+    for size in (4..40).map(|megabytes| megabytes * 1_000_000) {
+        let (device, allocator) = device("memory_limit:1000MiB");
+        let blocks = fill(&allocator, size);
+        let mut live = fill(&allocator, 2 * MIB);
+        for (at, block) in blocks.into_iter().enumerate() {
+            if at % 2 == 1 { allocator.free(block).unwrap() } else { live.push(block) }
+        }
+        let gates = || device.held.lock().len();
+        *device.most.lock() = gates() + 1;
+        let most = allocator.reports().largest_request().unwrap();
+        live.extend(allocator.allocate(most, MAIN));
+        let spilled = || allocator.stats().spilled_bytes.current;
+        if spilled() > 0 {
+            left += 1;
+            // A step frees most of what is live, and allocates as much again.
+            let mut step = || {
+                let freed: Vec<u64> = live.drain(live.len() / 5..).collect();
+                freed.iter().for_each(|address| allocator.free(*address).unwrap());
+                live.extend(freed.iter().map(|_| allocator.allocate(size, MAIN)).map_while(Result::ok));
+            };
+            let before = gates();
+            step();
+            let tried = gates();
+            assert!(tried > before, "{size}: the return was not tried");
+            (0..5).for_each(|_| step());
+            assert_eq!(gates(), tried, "{size}: the return was tried again");
+            *device.most.lock() = usize::MAX;
+            assert!((0..100).any(|_| {
+                step();
+                spilled() == 0
+            }));
+        }
+        end(&device, allocator, live);
+    }
+    assert!(left >= 3, "{left}: too tame");
 }
 
 /// Each gate waits for all work that the streams were given, so a request that needs many splits closes few gates.

@@ -187,7 +187,8 @@ impl Heap {
         (spilling.returned, spilling.quiet_since) = (false, Some(self.journal.counters().allocated_bytes.ever()));
     }
 
-    /// Notes that parts of a split chunk stay in host memory. The parts may come back at the next opportunity.
+    /// Notes that a chunk was split whose parts stay in host memory. The parts may come back at the next opportunity; if
+    /// that fails, as late as other spilled memory.
     pub(crate) fn has_left_parts(&mut self) {
         self.home.spilling.quiet_since = None;
     }
