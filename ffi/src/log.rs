@@ -19,15 +19,16 @@ const VARIABLE: &str = "SEAMALLOC_LOG";
 const USUAL: &str =
     "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::backing::gate=warn";
 
-/// The default log with the findings of guard mode.
-const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::backing::gate=warn,seamalloc::guard=error";
+/// The targets that the default log has in addition in guard mode: the findings of guard mode.
+const FINDINGS: &str = "seamalloc::guard=error";
 
 /// Starts the log with the directives of the variable, or else the default ones.
 pub(crate) fn start(guards: bool) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let asked = env::var_os(VARIABLE).filter(|text| !text.is_empty());
-        let wanted = asked.unwrap_or_else(|| if guards { FINDINGS } else { USUAL }.into());
+        let usual = || if guards { format!("{USUAL},{FINDINGS}") } else { USUAL.to_owned() };
+        let wanted = asked.unwrap_or_else(|| usual().into());
         let wanted = wanted.to_string_lossy();
         // An empty part would be read as `error`.
         let parts: Vec<_> = wanted.split(',').filter(|part| !part.trim().is_empty()).collect();

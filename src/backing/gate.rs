@@ -12,28 +12,24 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The tries to close the gate: how long the CPU waits for the streams, in nanoseconds, and whether a pause follows a
-/// try that fails. The streams that the gate has reached stand still meanwhile.
+/// The tries to close the gate, in nanoseconds: how long the CPU waits for the streams, and the longest pause after a
+/// try that fails. The streams that the gate has reached stand still during a try.
 ///
 /// A kernel on each stream makes the gate. If another thread launches work between two of these kernels, the gate may
 /// never close, so the first tries are short. A program whose threads run ahead has given its streams work for many
 /// milliseconds, so the later tries are long. During a long try such threads come to wait for held streams. The next
 /// try, without a pause in between, then launches its kernels before these threads launch more work. No try is longer,
 /// because work that takes longer may wait for other ranks, which may wait for a held stream.
-const TRIES: [(u64, bool); 7] = [
-    (2_000_000, true),
-    (2_000_000, true),
-    (2_000_000, true),
-    (20_000_000, false),
-    (LONGEST_NS, true),
-    (LONGEST_NS, false),
-    (LONGEST_NS, false),
+const TRIES: [(u64, u64); 7] = [
+    (2_000_000, 8_000_000),
+    (2_000_000, 8_000_000),
+    (2_000_000, 8_000_000),
+    (20_000_000, 0),
+    (LONGEST_NS, 20_000_000),
+    (LONGEST_NS, 0),
+    (LONGEST_NS, 0),
 ];
 const LONGEST_NS: u64 = 200_000_000;
-/// The longest pause between two tries to close the gate: `PAUSES` times the last try's time limit, and at most
-/// `PAUSE_NS` nanoseconds.
-const PAUSES: u64 = 4;
-const PAUSE_NS: u64 = 20_000_000;
 
 /// A closed gate, which opens when it is dropped.
 pub(super) struct ClosedGate<'a>(&'a dyn Driver);
@@ -84,14 +80,16 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
     // Tries shorter than an earlier gate of the request took are left out: they would only add to the time that streams
     // stand still.
-    for (patience, pauses) in TRIES.into_iter().filter(|(patience, _)| *patience >= context.gate_took_ns) {
+    for (patience, pause) in TRIES.into_iter().filter(|(patience, _)| *patience >= context.gate_took_ns) {
+        // The device's clock decides which tries are left out, so that a simulated device always has the same ones.
         let (begin, before) = (Instant::now(), driver.clock_ns());
         match driver.close_gate(&held, copies, patience) {
             Ok(true) => {
                 context.gate_took_ns = driver.clock_ns().saturating_sub(before).min(LONGEST_NS);
                 return Ok(Some(ClosedGate(driver)));
             }
-            Ok(false) if pauses => pause(begin.elapsed(), patience),
+            Ok(false) if begin.elapsed() >= Duration::from_nanos(patience) => wait_up_to(pause),
+            // The try was given up for another reason than its time.
             Ok(false) => {}
             // A stream was destroyed meanwhile, so no gate is closed.
             Err(error) if error.status.may_name_no_stream() => return Ok(None),
@@ -101,11 +99,11 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     Ok(None)
 }
 
-/// Waits before the next try if this try took its whole time. The wait has a random length: two ranks that hold their
-/// streams at the same time wait for each other's collectives, until one of them holds its streams alone.
-fn pause(took: Duration, patience_ns: u64) {
-    if took >= Duration::from_nanos(patience_ns) {
+/// Waits for a random time of less than `longest` nanoseconds, or not at all if `longest` is 0. Two ranks that hold
+/// their streams at the same time wait for each other's collectives, until one of them holds its streams alone.
+fn wait_up_to(longest: u64) {
+    if longest > 0 {
         let random = RandomState::new().build_hasher().finish();
-        thread::sleep(Duration::from_nanos(random % PAUSE_NS.min(PAUSES * patience_ns)));
+        thread::sleep(Duration::from_nanos(random % longest));
     }
 }
